@@ -1,0 +1,30 @@
+"""gpuenvs: environments as a few scalar functions, stepped thousands at a time on CPU SIMD cores or CUDA."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpuenvs.errors import GpurlError
+from gpuenvs.registry import get, ids, register
+from gpuenvs.spec import EnvSpec, Reference
+
+if TYPE_CHECKING:
+    from gpuenvs.runtime.vector_env import BatchEnv
+
+__all__ = ["BatchEnv", "EnvSpec", "GpurlError", "Reference", "get", "ids", "make", "register"]
+__version__ = "0.1.0"
+
+
+def make(env_id: str | EnvSpec, num_envs: int, **options: Any) -> BatchEnv:
+    """A batch of `num_envs` environments; see `gpuenvs.runtime.vector_env.BatchEnv` for the options."""
+    from gpuenvs.runtime.vector_env import BatchEnv
+
+    return BatchEnv(get(env_id), num_envs, **options)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "BatchEnv":
+        from gpuenvs.runtime.vector_env import BatchEnv
+
+        return BatchEnv
+    raise AttributeError(f"module 'gpuenvs' has no attribute {name!r}")

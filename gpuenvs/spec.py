@@ -1,0 +1,167 @@
+"""EnvSpec: everything gpurl knows of one environment, as data.
+
+An environment is three pure scalar functions and two `typing.NamedTuple` classes::
+
+    reset(rng, params)           -> State
+    step(state, action, params)  -> (State, reward, terminated)            # + (metrics,) if metrics are declared
+    observe(state, params)       -> (o_0, o_1, ...)
+
+The functions see one environment at a time and Python scalars only: no arrays, time limits, resets, batches or devices.
+`runtime/` turns them into batch kernels.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from gpuenvs.errors import ConfigError, SpecError, near_names
+
+REAL = "real"
+INT = "int"
+_KINDS = {float: REAL, int: INT, "float": REAL, "int": INT}
+
+
+@dataclass(frozen=True)
+class Reference:
+    """How to put a state into Gymnasium's own environment, for conformance tests and rendering.
+
+    Args:
+        id: Gymnasium id of the environment this one must match step for step.
+        to_reference: `(env.unwrapped, state)` -> None; `state` is a State of Python scalars.
+        from_reference: `env.unwrapped` -> State of Python scalars.
+    """
+
+    id: str
+    to_reference: Callable[[Any, Any], None]
+    from_reference: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """One environment.
+
+    Args:
+        id: name with a version, e.g. `"CartPole-v1"`.
+        state: `typing.NamedTuple` class; a field annotated `float` has the working real dtype (float32 or float64),
+            `int` is int32.
+        params: instance of a `typing.NamedTuple` class holding the default constants, annotated in the same way.
+        reset, step, observe: the functions above, decorated with `gpuenvs.scalar.njit`.
+        observation_space: a one-dimensional `Box`; its length is the number of values that `observe` returns.
+        action_space: `Discrete` (the function gets an int32 scalar, counted from 0) or a one-dimensional `Box` (it gets
+            a tuple of reals, not clipped).
+        max_episode_steps: time limit in steps, or None.
+        metrics: names of extra values per step, the fourth item that `step` returns.
+        reference: Gymnasium's own version, if there is one.
+        reward_threshold: mean return that counts as solved, if there is one.
+
+    Raises:
+        SpecError: something above does not fit; the message names the env and the part.
+    """
+
+    id: str
+    state: type
+    params: Any
+    reset: Callable[..., Any]
+    step: Callable[..., Any]
+    observe: Callable[..., Any]
+    observation_space: gymnasium.spaces.Box
+    action_space: gymnasium.spaces.Box | gymnasium.spaces.Discrete
+    max_episode_steps: int | None = None
+    metrics: tuple[str, ...] = ()
+    reference: Reference | None = None
+    reward_threshold: float | None = None
+    doc: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        self._check_tuple_class("state", self.state)
+        self._check_tuple_class("params", type(self.params))
+        for name, arity in (("reset", 2), ("step", 3), ("observe", 2)):
+            self._check_function(name, arity)
+        obs = self.observation_space
+        if not isinstance(obs, gymnasium.spaces.Box) or len(obs.shape) != 1:
+            raise SpecError(f"{self.id}: observation_space must be a one-dimensional Box, got {obs}")
+        act = self.action_space
+        if isinstance(act, gymnasium.spaces.Discrete):
+            if act.start != 0:
+                raise SpecError(f"{self.id}: a Discrete action_space must start at 0, got start={act.start}")
+        elif not isinstance(act, gymnasium.spaces.Box) or len(act.shape) != 1:
+            raise SpecError(f"{self.id}: action_space must be Discrete or a one-dimensional Box, got {act}")
+        if self.max_episode_steps is not None and self.max_episode_steps < 1:
+            raise SpecError(f"{self.id}: max_episode_steps must be at least 1 or None, got {self.max_episode_steps}")
+
+    def _check_tuple_class(self, what: str, cls: type) -> None:
+        if not (isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")):
+            raise SpecError(f"{self.id}: {what} must be a typing.NamedTuple class, got {cls!r}")
+        for name, kind in field_kinds(cls).items():
+            if kind not in (REAL, INT):
+                raise SpecError(f"{self.id}: {what} field {name!r} must be annotated float or int, got {kind!r}")
+
+    def _check_function(self, name: str, arity: int) -> None:
+        function = getattr(self, name)
+        plain = getattr(function, "py_func", function)
+        if not callable(plain):
+            raise SpecError(f"{self.id}: {name} must be a function, got {function!r}")
+        found = len(inspect.signature(plain).parameters)
+        if found != arity:
+            raise SpecError(f"{self.id}: {name} must take {arity} arguments, it takes {found}")
+
+    @property
+    def obs_dim(self) -> int:
+        """Number of values in one observation."""
+        return int(self.observation_space.shape[0])
+
+    @property
+    def discrete(self) -> bool:
+        """True when actions are integers."""
+        return isinstance(self.action_space, gymnasium.spaces.Discrete)
+
+    @property
+    def action_dim(self) -> int:
+        """Number of values in one continuous action; 1 for a discrete one."""
+        return 1 if self.discrete else int(self.action_space.shape[0])  # type: ignore[index]
+
+    def with_params(self, overrides: dict[str, Any]) -> tuple[Any, dict[str, np.ndarray]]:
+        """Default params with `overrides` set, and apart from them the overrides that are one value per env.
+
+        Args:
+            overrides: name -> number, or array of shape (num_envs,).
+
+        Returns:
+            (params of Python numbers, {name: array}); a per-env name keeps its default in the first.
+
+        Raises:
+            ConfigError: unknown name, or a value that is not a number.
+        """
+        kinds = field_kinds(type(self.params))
+        scalars, arrays = {}, {}
+        for name, value in overrides.items():
+            if name not in kinds:
+                raise ConfigError(
+                    f"{self.id} has no parameter {name!r}{near_names(name, kinds)}; it has: {', '.join(kinds)}"
+                )
+            array = np.asarray(value)
+            if array.dtype.kind not in "fiub":
+                raise ConfigError(f"{self.id}: parameter {name} must be a number or an array of numbers, got {value!r}")
+            if not np.all(np.isfinite(array)):
+                raise ConfigError(f"{self.id}: parameter {name} must be finite, got {value!r}")
+            if array.ndim == 0:
+                scalars[name] = int(value) if kinds[name] == INT else float(value)
+            else:
+                arrays[name] = array
+        return self.params._replace(**scalars), arrays
+
+
+def field_kinds(cls: type) -> dict[str, str]:
+    """Field name -> `"real"` or `"int"` (or the odd annotation itself) of a NamedTuple class, in order."""
+    try:
+        hints = typing.get_type_hints(cls)
+    except NameError:
+        hints = dict(cls.__annotations__)
+    return {name: _KINDS.get(hints.get(name, "missing"), hints.get(name, "missing")) for name in cls._fields}  # type: ignore[attr-defined]
