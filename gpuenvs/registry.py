@@ -1,4 +1,4 @@
-"""id -> EnvSpec. The built-in list is the only place that names an environment's module."""
+"""id -> EnvSpec. The built-in table is the only place that names an environment's module."""
 
 from __future__ import annotations
 
@@ -7,26 +7,16 @@ import importlib
 from gpuenvs.errors import DuplicateEnvError, UnknownEnvError, near_names
 from gpuenvs.spec import EnvSpec
 
-# One line an environment: the module that holds its SPEC.
-BUILTIN = (
-    "gpuenvs.classic.cartpole",
-    "gpuenvs.classic.mountain_car",
-    "gpuenvs.classic.mountain_car_continuous",
-    "gpuenvs.classic.pendulum",
-    "gpuenvs.classic.acrobot",
-)
+# One line an environment: its id and the module that holds its SPEC (imported when first asked for).
+BUILTIN = {
+    "CartPole-v1": "gpuenvs.classic.cartpole",
+    "MountainCar-v0": "gpuenvs.classic.mountain_car",
+    "MountainCarContinuous-v0": "gpuenvs.classic.mountain_car_continuous",
+    "Pendulum-v1": "gpuenvs.classic.pendulum",
+    "Acrobot-v1": "gpuenvs.classic.acrobot",
+}
 
 _specs: dict[str, EnvSpec] = {}
-_loaded = False
-
-
-def _load_builtin() -> None:
-    global _loaded
-    if _loaded:
-        return
-    _loaded = True
-    for name in BUILTIN:
-        register(importlib.import_module(name).SPEC)
 
 
 def register(spec: EnvSpec) -> EnvSpec:
@@ -35,31 +25,28 @@ def register(spec: EnvSpec) -> EnvSpec:
     Raises:
         DuplicateEnvError: another environment has this id.
     """
-    _load_builtin()
-    known = _specs.get(spec.id)
-    if known is not None and known is not spec:
+    if spec.id in BUILTIN or _specs.get(spec.id, spec) is not spec:
         raise DuplicateEnvError(f"environment id {spec.id!r} is registered already; give yours another name or version")
     _specs[spec.id] = spec
     return spec
 
 
 def get(env_id: str | EnvSpec) -> EnvSpec:
-    """The spec of `env_id` (an EnvSpec passes through).
+    """The spec of `env_id` (an EnvSpec passes through; a leading `gpuenvs/` does not count).
 
     Raises:
         UnknownEnvError: no such id; the message names near ones.
     """
     if isinstance(env_id, EnvSpec):
         return env_id
-    _load_builtin()
     name = env_id.removeprefix("gpuenvs/")
     if name not in _specs:
-        hint = near_names(name, _specs)
-        raise UnknownEnvError(f"unknown environment {env_id!r}{hint}; `gpurl envs` lists all")
+        if name not in BUILTIN:
+            raise UnknownEnvError(f"unknown environment {env_id!r}{near_names(name, ids())}; `gpurl envs` lists all")
+        _specs[name] = importlib.import_module(BUILTIN[name]).SPEC
     return _specs[name]
 
 
 def ids() -> list[str]:
-    """Every registered id, in order of registration."""
-    _load_builtin()
-    return list(_specs)
+    """Every known id: the built-in ones, then those that were registered."""
+    return list(dict.fromkeys((*BUILTIN, *_specs)))

@@ -1,0 +1,362 @@
+"""BatchEnv: thousands of environments behind `reset` and `step`, on fixed device arrays."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+from gpuenvs.errors import ActionError, ConfigError, DeviceError
+from gpuenvs.runtime.buffers import AUTORESET_MODES, DISABLED, NEXT_STEP, SAME_STEP, make_layout
+from gpuenvs.runtime.threads import allowed_cores
+from gpuenvs.spec import EnvSpec
+
+_NO_LIMIT = 2**31 - 1
+# What a snapshot holds beside the state: every array that a later step reads.
+_COUNTERS = ("elapsed", "episode", "running_return", "ended")
+_OUTPUTS = ("obs", "reward", "terminated", "truncated", "nonfinite", "final_obs", "episode_return", "episode_length")
+
+
+class BatchEnv:
+    """A batch of environments of one spec.
+
+    All arrays that `reset` and `step` return live as long as the env, never move, and are overwritten by the next call.
+    They are numpy arrays on the CPU and cupy arrays on CUDA; both export DLPack.
+
+    Args:
+        spec: the environment.
+        num_envs: rows, at least 1.
+        device: `"cpu"`, `"cuda"`, `"cuda:N"`, or `"auto"` (the first CUDA device if there is a usable one, else the CPU).
+        seed: first seed, a non-negative integer below 2**64.
+        dtype: `"float32"` or `"float64"`, of states, observations and rewards.
+        autoreset: `"same_step"` (an ended row comes back as its next episode's first observation, the ended one is in
+            `info["final_obs"]`), `"next_step"` (the row is reset by the next step, whose action is ignored and whose reward
+            is 0) or `"disabled"` (rows go on until `reset(rows=...)`).
+        threads: most CPU threads a step may use; default and maximum: the cores this process may use.
+        env_offset: number of the first row. Row k behaves like row `env_offset + k` of a larger batch.
+        **params: override the spec's params, each by a number or an array of shape (num_envs,).
+
+    Raises:
+        ConfigError, DeviceError: a bad option; one line that says what to do.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        num_envs: int,
+        *,
+        device: str = "auto",
+        seed: int = 0,
+        dtype: Any = "float32",
+        autoreset: str = SAME_STEP,
+        threads: int | None = None,
+        env_offset: int = 0,
+        **params: Any,
+    ) -> None:
+        self.spec = spec
+        self.num_envs = _whole("num_envs", num_envs, 1, 2**31 - 1)
+        self.dtype = _real_dtype(dtype)
+        if autoreset not in AUTORESET_MODES:
+            raise ConfigError(f"autoreset must be one of {', '.join(AUTORESET_MODES)}, got {autoreset!r}")
+        self.autoreset = autoreset
+        self.seed = _whole("seed", seed, 0, 2**64 - 1)
+        self.env_offset = _whole("env_offset", env_offset, 0, 2**32 - 1)
+        cores = allowed_cores()
+        self.threads = min(cores, _whole("threads", cores if threads is None else threads, 1, 4096))
+        self.params, per_env = spec.with_params(params)
+        for name, value in per_env.items():
+            if value.shape != (self.num_envs,):
+                raise ConfigError(f"{spec.id}: parameter {name} must be a number or have shape ({num_envs},), got {value.shape}")
+        self._layout = make_layout(spec, autoreset, tuple(sorted(per_env)))
+        self.device = resolve_device(device)
+        self._backend = self._make_backend()
+        self._xp = self._backend.array_module
+        self._arrays = self._backend.arrays
+        for field, buffer, row, own in self._layout.param_fields:
+            if own:
+                self._arrays[buffer][row] = self._xp.asarray(per_env[field])
+        self._make_spaces()
+        self._make_views()
+        self._started = False
+        self._closed = False
+        self.nonfinite_states = 0
+        self.nonfinite_rewards = 0
+        self._configure()
+
+    def _make_backend(self) -> Any:
+        if self.device == "cpu":
+            from gpuenvs.runtime.cpu import CpuBackend
+
+            return CpuBackend(self._layout, self.dtype, self.num_envs, self.threads)
+        from gpuenvs.runtime.cuda import CudaBackend
+
+        return CudaBackend(self._layout, self.dtype, self.num_envs, int(self.device.split(":")[1]))
+
+    def _configure(self) -> None:
+        limit = self.spec.max_episode_steps or _NO_LIMIT
+        self._backend.configure(self.seed, self.env_offset, limit, self.params)
+
+    def _make_spaces(self) -> None:
+        box = self.spec.observation_space
+        self.single_observation_space = gymnasium.spaces.Box(
+            box.low.astype(self.dtype), box.high.astype(self.dtype), dtype=self.dtype.type
+        )
+        self.single_action_space = self.spec.action_space
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        modes = {SAME_STEP: AutoresetMode.SAME_STEP, NEXT_STEP: AutoresetMode.NEXT_STEP, DISABLED: AutoresetMode.DISABLED}
+        self.metadata: dict[str, Any] = {"autoreset_mode": modes[self.autoreset]}
+
+    def _make_views(self) -> None:
+        arrays = self._arrays
+        self.obs = arrays["obs"].T
+        self.reward = arrays["reward"][0]
+        self.terminated = arrays["terminated"][0]
+        self.truncated = arrays["truncated"][0]
+        same_step = self.autoreset == SAME_STEP
+        # Without a reset inside the step, obs and the running counters of an ended row are its final ones.
+        self.info: dict[str, Any] = {
+            "final_obs": arrays["final_obs"].T if same_step else self.obs,
+            "episode_return": arrays["episode_return" if same_step else "running_return"][0],
+            "episode_length": arrays["episode_length" if same_step else "elapsed"][0],
+            "nonfinite": arrays["nonfinite"][0],
+        }
+        self.info.update({name: arrays["metrics"][k] for k, name in enumerate(self.spec.metrics)})
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+
+    def reset(self, seed: int | None = None, *, rows: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Begin a new episode in every row, or in `rows` only.
+
+        Args:
+            seed: sets the seed and begins the first episode of it everywhere; None goes on with the next episodes.
+            rows: row numbers, or a bool mask of shape (num_envs,); not together with `seed`.
+
+        Returns:
+            (obs of shape (num_envs, obs_dim), info)
+        """
+        self._check_open()
+        if rows is not None and seed is not None:
+            raise ConfigError("reset takes a seed or rows, not both: a seed begins every row anew")
+        if seed is not None:
+            self.seed = _whole("seed", seed, 0, 2**64 - 1)
+            self._configure()
+        chosen = self._rows(rows)
+        episode = self._arrays["episode"][0]
+        if seed is not None or not self._started:
+            episode[:] = 0
+        else:
+            episode[chosen] += 1
+        for name in ("terminated", "truncated", "nonfinite", "ended", "reward"):
+            self._arrays[name][:, chosen] = 0
+        self._backend.begin(chosen)
+        self._started = True
+        return self.obs, self.info
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step every row.
+
+        Args:
+            action: (num_envs,) int32 or int64 for a Discrete action space, (num_envs, k) of the working dtype for a Box;
+                numpy, cupy, or anything that speaks DLPack on the env's device.
+
+        Returns:
+            (obs (num_envs, obs_dim), reward (num_envs,), terminated (num_envs,) bool, truncated (num_envs,) bool, info).
+            In info, `final_obs`, `episode_return` and `episode_length` hold where a row ended; `nonfinite` marks rows that
+            ended because their state was NaN or infinite.
+
+        Raises:
+            ActionError: wrong shape, dtype, or an integer out of range; nothing was stepped.
+        """
+        self._check_open()
+        if not self._started:
+            raise ConfigError("step before reset: call env.reset(seed=...) first")
+        _, states, rewards = self._backend.step(self._action_rows(action))
+        self.nonfinite_states += states
+        self.nonfinite_rewards += rewards
+        return self.obs, self.reward, self.terminated, self.truncated, self.info
+
+    def _action_rows(self, action: Any) -> Any:
+        """`action` as contiguous rows of the action buffer; a copy only where memory order or dtype require one."""
+        array = self._as_array(action)
+        if self.spec.discrete:
+            if array.shape != (self.num_envs,):
+                raise ActionError(f"{self.spec.id}: action must have shape ({self.num_envs},), got {array.shape}")
+            if array.dtype not in (np.int32, np.int64):
+                if array.dtype.kind not in "iu":
+                    raise ActionError(f"{self.spec.id}: action must be int32 or int64, got {array.dtype}")
+                array = array.astype(np.int64)
+            self._check_range(array)
+            return self._xp.ascontiguousarray(array).reshape(1, -1)
+        dim = self.spec.action_dim
+        if array.shape != (self.num_envs, dim):
+            raise ActionError(f"{self.spec.id}: action must have shape ({self.num_envs}, {dim}), got {array.shape}")
+        if array.dtype.kind != "f":
+            raise ActionError(f"{self.spec.id}: action must be {self.dtype}, got {array.dtype}")
+        rows = array.T
+        if rows.flags.c_contiguous and rows.dtype == self.dtype:
+            return rows
+        own = self._arrays["action"]
+        own[:] = rows
+        return own
+
+    def _check_range(self, array: Any) -> None:
+        if self.device == "cpu" and array.size and not (array.min() >= 0 and array.max() < self.spec.action_space.n):  # type: ignore[union-attr]
+            bad = array[(array < 0) | (array >= self.spec.action_space.n)][0]  # type: ignore[union-attr]
+            raise ActionError(f"{self.spec.id}: action must be in 0..{self.spec.action_space.n - 1}, got {bad}")  # type: ignore[union-attr]
+
+    def _as_array(self, value: Any) -> Any:
+        if isinstance(value, self._xp.ndarray):
+            return value
+        try:
+            if hasattr(value, "__dlpack__"):
+                return self._xp.from_dlpack(value)
+            return self._xp.asarray(value)
+        except (BufferError, RuntimeError, ValueError, TypeError) as error:
+            raise ActionError(f"{self.spec.id}: action is not an array on {self.device}: {error}") from error
+
+    # --- states ------------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> Any:
+        """A State whose fields are copies of shape (num_envs,), in host memory."""
+        return self.spec.state(*(self._host(self._arrays[b][r]).copy() for _, b, r in self._layout.state_fields))
+
+    def set_state(self, state: Any, rows: Any = None) -> None:
+        """Put states into `rows` (default: all) and refresh their observations; time and return counters stay.
+
+        Args:
+            state: a State, or any sequence of its fields in order, each a number or an array with one value per row.
+            rows: row numbers or a bool mask of shape (num_envs,).
+        """
+        self._check_open()
+        if not self._started:
+            self.reset()
+        if len(state) != len(self._layout.state_fields):
+            names = ", ".join(self.spec.state._fields)  # type: ignore[attr-defined]
+            raise ConfigError(f"{self.spec.id}: a state has {len(self._layout.state_fields)} fields ({names}), got {len(state)}")
+        chosen = self._rows(rows)
+        for (field, buffer, row), value in zip(self._layout.state_fields, state, strict=True):
+            values = self._xp.asarray(value)
+            if values.shape not in ((), (len(chosen),)):
+                raise ConfigError(f"{self.spec.id}: state field {field} must have shape ({len(chosen)},), got {values.shape}")
+            self._arrays[buffer][row, chosen] = values
+        self._backend.observe(chosen)
+
+    def render_state(self, row: int) -> Any:
+        """The state of one row as a State of Python numbers: what a renderer needs."""
+        row = _whole("row", row, 0, self.num_envs - 1)
+        return self.spec.state(*(self._host(self._arrays[b][r, row : row + 1])[0].item() for _, b, r in self._layout.state_fields))
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Everything that a later step reads, as host copies: states, counters of time and randomness, the last outputs."""
+        names = ("state_real", "state_int", *_COUNTERS, *_OUTPUTS)
+        saved = {name: self._host(self._arrays[name]).copy() for name in names if name in self._arrays}
+        totals = (self.seed & 0xFFFFFFFF, self.seed >> 32, self.env_offset, self.nonfinite_states, self.nonfinite_rewards)
+        saved["totals"] = np.array([*totals, int(self._started)], np.int64)
+        return saved
+
+    def restore(self, snapshot: dict[str, np.ndarray]) -> None:
+        """Continue bit for bit where `snapshot` was taken.
+
+        Raises:
+            ConfigError: it is of another environment, batch size or dtype.
+        """
+        self._check_open()
+        for name, value in snapshot.items():
+            if name == "totals":
+                continue
+            target = self._arrays.get(name)
+            if target is None or target.shape != value.shape or target.dtype != value.dtype:
+                raise ConfigError(f"{self.spec.id}: the snapshot's {name} does not fit this batch of {self.num_envs} ({self.dtype})")
+        for name, value in snapshot.items():
+            if name != "totals":
+                self._arrays[name][...] = self._xp.asarray(value)
+        low, high, offset, states, rewards, started = (int(v) for v in snapshot["totals"])
+        self.seed, self.env_offset = low | high << 32, offset
+        self.nonfinite_states, self.nonfinite_rewards, self._started = states, rewards, bool(started)
+        self._configure()
+
+    # --- the rest ----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop the threads; arrays that were handed out stay valid."""
+        if not self._closed:
+            self._closed = True
+            self._backend.close()
+
+    def __enter__(self) -> BatchEnv:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"BatchEnv({self.spec.id}, num_envs={self.num_envs}, device={self.device}, dtype={self.dtype})"
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConfigError("this environment is closed; make a new one")
+
+    def _rows(self, rows: Any) -> np.ndarray:
+        if rows is None:
+            return np.arange(self.num_envs)
+        chosen = np.asarray(rows)
+        if chosen.dtype == np.bool_:
+            if chosen.shape != (self.num_envs,):
+                raise ConfigError(f"a mask of rows must have shape ({self.num_envs},), got {chosen.shape}")
+            return np.flatnonzero(chosen)
+        chosen = np.atleast_1d(chosen)
+        if chosen.dtype.kind not in "iu" or chosen.ndim != 1:
+            raise ConfigError(f"rows must be whole numbers or a bool mask, got {rows!r}")
+        if chosen.size and (chosen.min() < 0 or chosen.max() >= self.num_envs):
+            raise ConfigError(f"rows must be in 0..{self.num_envs - 1}, got {rows!r}")
+        return chosen.astype(np.int64)
+
+    def _host(self, array: Any) -> np.ndarray:
+        return array if isinstance(array, np.ndarray) else array.get()
+
+
+def resolve_device(device: str) -> str:
+    """`"cpu"` or `"cuda:N"` for a device string.
+
+    Raises:
+        DeviceError: no such device, or CUDA is not usable; the message says why and what to do.
+    """
+    name = str(device)
+    if name == "cpu":
+        return name
+    if name == "auto":
+        from gpuenvs.runtime.cuda import cuda_problem
+
+        return "cuda:0" if cuda_problem(0) is None else "cpu"
+    kind, _, index = name.partition(":")
+    if kind != "cuda" or (index and not index.isdigit()):
+        raise DeviceError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:N")
+    from gpuenvs.runtime.cuda import cuda_problem
+
+    problem = cuda_problem(int(index or 0))
+    if problem is not None:
+        raise DeviceError(f"device {name!r} cannot be used: {problem}")
+    return f"cuda:{int(index or 0)}"
+
+
+def _real_dtype(dtype: Any) -> np.dtype:
+    try:
+        real = np.dtype(dtype)
+    except TypeError:
+        real = None
+    if real not in (np.dtype(np.float32), np.dtype(np.float64)):
+        raise ConfigError(f"dtype must be float32 or float64, got {dtype!r}")
+    return real  # type: ignore[return-value]
+
+
+def _whole(name: str, value: Any, low: int, high: int) -> int:
+    """`value` as an int within [low, high], or a ConfigError that names the option."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= int(value) <= high:
+        raise ConfigError(f"{name} must be a whole number in {low}..{high}, got {value!r}")
+    return int(value)
+
