@@ -22,6 +22,21 @@ def make(env_id: str | EnvSpec, num_envs: int, **options: Any) -> BatchEnv:
     return BatchEnv(get(env_id), num_envs, **options)
 
 
+def _register_with_gymnasium() -> None:
+    """`gymnasium.make_vec("gpuenvs/<id>")` works after `import gpuenvs`: names only, nothing is imported or compiled."""
+    import gymnasium
+
+    for env_id in ids():
+        name = f"gpuenvs/{env_id}"
+        if name not in gymnasium.registry:
+            gymnasium.register(
+                id=name, vector_entry_point="gpuenvs.runtime.gym:make_vector_env", kwargs={"env_id": env_id}
+            )
+
+
+_register_with_gymnasium()
+
+
 def __getattr__(name: str) -> Any:
     if name == "BatchEnv":
         from gpuenvs.runtime.vector_env import BatchEnv

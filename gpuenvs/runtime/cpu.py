@@ -178,6 +178,18 @@ class _Source:
         ]
         return "\n".join(lines) + "\n"
 
+    def check_kernel(self) -> str:
+        """`check_kernel(n, address, choices) -> rows whose integer action is not in 0..choices - 1`."""
+        lines = [
+            "def check_kernel(n, address, choices):",
+            "    wrong = _ZERO_I",
+            "    for i in range(n):",
+            "        action = _load_action(address, i)",
+            "        wrong = _i32(wrong + _i32((action < 0) | (action >= choices)))",
+            "    return wrong",
+        ]
+        return "\n".join(lines) + "\n"
+
     def compile(self, name: str) -> Any:
         """The numba dispatcher of one of the kernels above."""
         text = getattr(self, name)()
@@ -261,6 +273,10 @@ class CpuBackend:
         parts = self._threads.run(lambda t, start, stop: kernel(start, stop, table, scratch[t][0]))
         ended, states, rewards = (sum(column) for column in zip(*parts, strict=True))
         return ended, states, rewards
+
+    def wrong_actions(self, action: np.ndarray, choices: int) -> int:
+        """Number of integer actions outside of 0..choices - 1."""
+        return self.kernel("check_kernel", action.dtype)(action.size, action.ctypes.data, choices)
 
     def begin(self, rows: np.ndarray) -> None:
         """Begin episode `episode[i]` in these rows."""

@@ -38,6 +38,7 @@ class BatchEnv:
             is 0) or `"disabled"` (rows go on until `reset(rows=...)`).
         threads: most CPU threads a step may use; default and maximum: the cores this process may use.
         env_offset: number of the first row. Row k behaves like row `env_offset + k` of a larger batch.
+        max_episode_steps: time limit instead of the spec's own.
         **params: override the spec's params, each by a number or an array of shape (num_envs,).
 
     Raises:
@@ -55,6 +56,7 @@ class BatchEnv:
         autoreset: str = SAME_STEP,
         threads: int | None = None,
         env_offset: int = 0,
+        max_episode_steps: int | None = None,
         **params: Any,
     ) -> None:
         self.spec = spec
@@ -65,6 +67,8 @@ class BatchEnv:
         self.autoreset = autoreset
         self.seed = _whole("seed", seed, 0, 2**64 - 1)
         self.env_offset = _whole("env_offset", env_offset, 0, 2**32 - 1)
+        limit = spec.max_episode_steps if max_episode_steps is None else max_episode_steps
+        self.max_episode_steps = None if limit is None else _whole("max_episode_steps", limit, 1, _NO_LIMIT)
         cores = allowed_cores()
         self.threads = min(cores, _whole("threads", cores if threads is None else threads, 1, 4096))
         self.params, per_env = spec.with_params(params)
@@ -97,8 +101,7 @@ class BatchEnv:
         return CudaBackend(self._layout, self.dtype, self.num_envs, int(self.device.split(":")[1]))
 
     def _configure(self) -> None:
-        limit = self.spec.max_episode_steps or _NO_LIMIT
-        self._backend.configure(self.seed, self.env_offset, limit, self.params)
+        self._backend.configure(self.seed, self.env_offset, self.max_episode_steps or _NO_LIMIT, self.params)
 
     def _make_spaces(self) -> None:
         box = self.spec.observation_space
@@ -190,8 +193,12 @@ class BatchEnv:
                 if array.dtype.kind not in "iu":
                     raise ActionError(f"{self.spec.id}: action must be int32 or int64, got {array.dtype}")
                 array = array.astype(np.int64)
-            self._check_range(array)
-            return self._xp.ascontiguousarray(array).reshape(1, -1)
+            rows = self._xp.ascontiguousarray(array).reshape(1, -1)
+            choices = int(self.spec.action_space.n)  # type: ignore[union-attr]
+            if self._backend.wrong_actions(rows, choices):
+                wrong = rows[(rows < 0) | (rows >= choices)][0]
+                raise ActionError(f"{self.spec.id}: action must be in 0..{choices - 1}, got {wrong}")
+            return rows
         dim = self.spec.action_dim
         if array.shape != (self.num_envs, dim):
             raise ActionError(f"{self.spec.id}: action must have shape ({self.num_envs}, {dim}), got {array.shape}")
@@ -203,11 +210,6 @@ class BatchEnv:
         own = self._arrays["action"]
         own[:] = rows
         return own
-
-    def _check_range(self, array: Any) -> None:
-        if self.device == "cpu" and array.size and not (array.min() >= 0 and array.max() < self.spec.action_space.n):  # type: ignore[union-attr]
-            bad = array[(array < 0) | (array >= self.spec.action_space.n)][0]  # type: ignore[union-attr]
-            raise ActionError(f"{self.spec.id}: action must be in 0..{self.spec.action_space.n - 1}, got {bad}")  # type: ignore[union-attr]
 
     def _as_array(self, value: Any) -> Any:
         if isinstance(value, self._xp.ndarray):
