@@ -31,8 +31,8 @@ import numpy as np
 from numba.extending import overload  # type: ignore[attr-defined]
 
 __all__ = [
-    "clip", "cos", "f32", "f64", "floor", "i32", "is_f32", "isfinite", "lit", "log", "njit", "register_cuda", "select",
-    "sin", "sincos", "sqrt", "typed", "u32", "wrap_angle",
+    "clip", "cos", "f32", "f64", "floor", "i32", "is_f32", "isfinite", "lit", "log", "njit",
+    "register_cuda", "select", "sin", "sincos", "sqrt", "typed", "u32", "wrap_angle",
 ]  # fmt: skip
 
 f32 = np.float32
@@ -299,7 +299,7 @@ def _special_log(x, value):
 def _log32(x):
     tiny = x < f32(1.1754943508222875e-38)
     scaled = x * f32(8388608) if tiny else x
-    # Adding the distance from sqrt(1/2) to 1 makes the exponent field count from sqrt(1/2); then m is restored.
+    # With the distance from sqrt(1/2) to 1 added, the exponent field counts from sqrt(1/2); m is restored.
     bits = i32(f32(scaled).view(i32) + i32(1065353216 - 1060439283))
     k = f32(i32(bits >> i32(23))) - (f32(150) if tiny else f32(127))
     f = f32(i32(i32(bits & i32(0x007FFFFF)) + i32(1060439283)).view(f32)) - f32(1)
