@@ -99,7 +99,7 @@ def make_layout(spec: EnvSpec, autoreset: str, per_env_params: tuple[str, ...] =
 
 
 def numpy_dtype(buffer: Buffer, real: np.dtype) -> np.dtype:
-    """The numpy dtype of a buffer's values, given the working dtype; integer actions are int32 unless the caller's are int64."""
+    """The numpy dtype of a buffer's values, given the working dtype; integer actions are int32."""
     return np.dtype(real if buffer.dtype == REAL_DTYPE else "int32" if buffer.dtype == "action" else buffer.dtype)
 
 

@@ -46,7 +46,13 @@ class _Source:
             self.names[f"_load_{buffer.name}"] = make_load(k, dtype)
             self.names[f"_store_{buffer.name}"] = make_store(k, dtype)
         scopes = len(layout.buffers)
-        kinds = {"rows": np.int32, "episodes": np.uint32, "fresh_real": real, "fresh_int": np.int32, "flags": np.bool_}
+        kinds = {
+            "rows": np.int32,
+            "episodes": np.uint32,
+            "fresh_real": real,
+            "fresh_int": np.int32,
+            "flags": np.bool_,
+        }
         for k, name in enumerate(SCRATCH):
             self.names[f"_load_{name}"] = make_load(scopes + k, np.dtype(kinds[name]))
             self.names[f"_store_{name}"] = make_store(scopes + k, np.dtype(kinds[name]))
@@ -90,7 +96,9 @@ class _Source:
     def _begin_rows(self, leave: bool) -> list[str]:
         """Begin new episodes in the `count` rows listed in scratch: compute all (vectorised), then place each."""
         real, integer = transition.fresh_values(self.layout)
-        columns = [("fresh_real", k, v) for k, v in enumerate(real)] + [("fresh_int", k, v) for k, v in enumerate(integer)]
+        columns = [("fresh_real", k, v) for k, v in enumerate(real)] + [
+            ("fresh_int", k, v) for k, v in enumerate(integer)
+        ]
         compute = ["i = _load_rows(_at_rows, j)", "episode = _load_episodes(_at_episodes, j)"]
         compute += transition.restart_lines(self.layout, self.target, self._shared_param)
         compute += [f"_store_{n}(_at_{n}, {k} * _BLOCK + j, {value[2]})" for n, k, value in columns]
@@ -195,7 +203,7 @@ class _Source:
         text = getattr(self, name)()
         names = {**self.names, "_BLOCK": BLOCK}
         exec(compile(text, f"<gpuenvs {self.layout.spec.id} {name}>", "exec"), names)
-        kernel = numba.njit(nogil=True, error_model="numpy", fastmath={"contract", "nsz"})(names[name])
+        kernel: Any = numba.njit(nogil=True, error_model="numpy", fastmath={"contract", "nsz"})(names[name])
         kernel.gpurl_source = text
         return kernel
 
@@ -228,7 +236,8 @@ class CpuBackend:
         self._action_slot = layout.index("action")
         self._threads = RowThreads(threads, num_envs)
         self._scratch = [self._make_scratch() for _ in range(threads)]
-        self._kernels: dict[tuple[str, str], Callable[..., Any]] = {}
+        self._action_dtype = self.arrays["action"].dtype
+        self._kernels: dict[tuple[str, np.dtype], Callable[..., Any]] = {}
 
     def _make_scratch(self) -> tuple[np.ndarray, list[np.ndarray]]:
         layout = self.layout
@@ -257,11 +266,11 @@ class CpuBackend:
 
     def kernel(self, name: str, action_dtype: np.dtype | None = None) -> Any:
         """The compiled kernel, made when first asked for; steps are compiled per dtype of integer actions."""
-        dtype = np.dtype(action_dtype or self.arrays["action"].dtype)
-        key = (name, dtype.name)
-        if key not in self._kernels:
-            self._kernels[key] = _compiled(self.layout, self.real.name, name, dtype.name)
-        return self._kernels[key]
+        dtype = action_dtype or self._action_dtype
+        found = self._kernels.get((name, dtype))
+        if found is None:
+            found = self._kernels[name, dtype] = _compiled(self.layout, self.real.name, name, dtype.name)
+        return found
 
     def step(self, action: np.ndarray) -> tuple[int, int, int]:
         """Step every row with `action` (rows of the action buffer, contiguous); (ended rows, bad states, bad rewards)."""

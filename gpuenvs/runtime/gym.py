@@ -1,4 +1,4 @@
-"""Gymnasium's VectorEnv over a BatchEnv, which `gymnasium.make_vec("gpuenvs/<id>")` returns (registered by `gpuenvs/__init__`).
+"""Gymnasium's VectorEnv over a BatchEnv; `gpuenvs/__init__` registers it under `gpuenvs/<id>`.
 
     gymnasium.make_vec("gpuenvs/CartPole-v1", num_envs=1024)
 
@@ -41,7 +41,9 @@ class GymVectorEnv(VectorEnv):
         **options: Any,
     ) -> None:
         if render_mode is not None:
-            raise ConfigError(f"gpuenvs/{env_id} does not render in a batch; use `gpurl play` or Gymnasium's own {env_id}")
+            raise ConfigError(
+                f"gpuenvs/{env_id} does not render in a batch; use `gpurl play` or Gymnasium's own {env_id}"
+            )
         mode = autoreset_mode.name if isinstance(autoreset_mode, AutoresetMode) else str(autoreset_mode)
         self.batch = BatchEnv(registry.get(env_id), num_envs, autoreset=mode.lower(), **options)
         self.live_views = live_views
@@ -79,7 +81,13 @@ class GymVectorEnv(VectorEnv):
         obs, reward, terminated, truncated, info = self.batch.step(actions)
         if not self.live_views:
             reward = self._out(reward).astype(np.float64)
-        return self._out(obs), reward, self._out(terminated), self._out(truncated), self._info(info, terminated, truncated)
+        return (
+            self._out(obs),
+            reward,
+            self._out(terminated),
+            self._out(truncated),
+            self._info(info, terminated, truncated),
+        )
 
     def _info(self, info: dict[str, Any], terminated: Any, truncated: Any) -> dict[str, Any]:
         everywhere = np.ones(self.num_envs, np.bool_)
@@ -111,4 +119,3 @@ class GymVectorEnv(VectorEnv):
 def make_vector_env(num_envs: int = 1, **options: Any) -> GymVectorEnv:
     """Entry point of the registered ids; `env_id` is among the options."""
     return GymVectorEnv(options.pop("env_id"), num_envs, **options)
-

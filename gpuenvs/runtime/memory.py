@@ -8,7 +8,6 @@ The addresses come from one int64 table, so that a call costs the same however m
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ def _pointer(context: Any, builder: ir.IRBuilder, address: Any, index: Any, dtyp
     return builder.gep(base, [index], inbounds=True)
 
 
-def make_load(scope: int, dtype: np.dtype) -> Callable[[int, int], Any]:
+def make_load(scope: int, dtype: np.dtype) -> Any:
     """`load(address, index)` of the buffer with this scope: element `index` of the array at `address`."""
     element = from_dtype(np.dtype(dtype))
 
@@ -51,7 +50,7 @@ def make_load(scope: int, dtype: np.dtype) -> Callable[[int, int], Any]:
     return load
 
 
-def make_store(scope: int, dtype: np.dtype) -> Callable[[int, int, Any], None]:
+def make_store(scope: int, dtype: np.dtype) -> Any:
     """`store(address, index, value)` into the buffer with this scope."""
     element = from_dtype(np.dtype(dtype))
 

@@ -88,7 +88,8 @@ def _tuple(items: list[str]) -> str:
 def _state_values(layout: Layout, variable: str) -> list[str]:
     """`variable.field` of every field, cast to the dtype of its buffer."""
     return [
-        f"{'_i32' if buffer == 'state_int' else '_real'}({variable}.{field})" for field, buffer, _ in layout.state_fields
+        f"{'_i32' if buffer == 'state_int' else '_real'}({variable}.{field})"
+        for field, buffer, _ in layout.state_fields
     ]
 
 
@@ -120,9 +121,7 @@ def advance_lines(layout: Layout, target: Target, shared: Callable[[str, int], s
     lines.append(f"moved_ok = {' & '.join(f'_finite(moved.{f})' for f in real_fields) or 'True'}")
     # Keep the last finite state where the new one is not.
     lines += [f"kept_{f} = moved.{f} if moved_ok else state.{f}" for f in spec.state._fields]  # type: ignore[attr-defined]
-    kept = [
-        f"{'_i32' if buffer == 'state_int' else '_real'}(kept_{field})" for field, buffer, _ in layout.state_fields
-    ]
+    kept = [f"{'_i32' if buffer == 'state_int' else '_real'}(kept_{field})" for field, buffer, _ in layout.state_fields]
     lines += [
         f"kept = _State({', '.join(kept)})",
         "reward = _real(reward_raw) if moved_ok else _ZERO",

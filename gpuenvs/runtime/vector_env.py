@@ -18,7 +18,17 @@ from gpuenvs.spec import EnvSpec
 _NO_LIMIT = 2**31 - 1
 # What a snapshot holds beside the state: every array that a later step reads.
 _COUNTERS = ("elapsed", "episode", "running_return", "ended")
-_OUTPUTS = ("obs", "reward", "terminated", "truncated", "nonfinite", "final_obs", "episode_return", "episode_length")
+_PER_ENV = ("param_real_env", "param_int_env")
+_OUTPUTS = (
+    "obs",
+    "reward",
+    "terminated",
+    "truncated",
+    "nonfinite",
+    "final_obs",
+    "episode_return",
+    "episode_length",
+)
 
 
 class BatchEnv:
@@ -74,7 +84,9 @@ class BatchEnv:
         self.params, per_env = spec.with_params(params)
         for name, value in per_env.items():
             if value.shape != (self.num_envs,):
-                raise ConfigError(f"{spec.id}: parameter {name} must be a number or have shape ({num_envs},), got {value.shape}")
+                raise ConfigError(
+                    f"{spec.id}: parameter {name} must be a number or have shape ({num_envs},), got {value.shape}"
+                )
         self._layout = make_layout(spec, autoreset, tuple(sorted(per_env)))
         self.device = resolve_device(device)
         self._backend = self._make_backend()
@@ -111,7 +123,11 @@ class BatchEnv:
         self.single_action_space = self.spec.action_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        modes = {SAME_STEP: AutoresetMode.SAME_STEP, NEXT_STEP: AutoresetMode.NEXT_STEP, DISABLED: AutoresetMode.DISABLED}
+        modes = {
+            SAME_STEP: AutoresetMode.SAME_STEP,
+            NEXT_STEP: AutoresetMode.NEXT_STEP,
+            DISABLED: AutoresetMode.DISABLED,
+        }
         self.metadata: dict[str, Any] = {"autoreset_mode": modes[self.autoreset]}
 
     def _make_views(self) -> None:
@@ -239,25 +255,37 @@ class BatchEnv:
             self.reset()
         if len(state) != len(self._layout.state_fields):
             names = ", ".join(self.spec.state._fields)  # type: ignore[attr-defined]
-            raise ConfigError(f"{self.spec.id}: a state has {len(self._layout.state_fields)} fields ({names}), got {len(state)}")
+            raise ConfigError(
+                f"{self.spec.id}: a state has {len(self._layout.state_fields)} fields ({names}), got {len(state)}"
+            )
         chosen = self._rows(rows)
         for (field, buffer, row), value in zip(self._layout.state_fields, state, strict=True):
             values = self._xp.asarray(value)
             if values.shape not in ((), (len(chosen),)):
-                raise ConfigError(f"{self.spec.id}: state field {field} must have shape ({len(chosen)},), got {values.shape}")
+                raise ConfigError(
+                    f"{self.spec.id}: state field {field} must have shape ({len(chosen)},), got {values.shape}"
+                )
             self._arrays[buffer][row, chosen] = values
         self._backend.observe(chosen)
 
     def render_state(self, row: int) -> Any:
         """The state of one row as a State of Python numbers: what a renderer needs."""
         row = _whole("row", row, 0, self.num_envs - 1)
-        return self.spec.state(*(self._host(self._arrays[b][r, row : row + 1])[0].item() for _, b, r in self._layout.state_fields))
+        return self.spec.state(
+            *(self._host(self._arrays[b][r, row : row + 1])[0].item() for _, b, r in self._layout.state_fields)
+        )
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """Everything that a later step reads, as host copies: states, counters of time and randomness, the last outputs."""
-        names = ("state_real", "state_int", *_COUNTERS, *_OUTPUTS)
+        names = ("state_real", "state_int", *_COUNTERS, *_PER_ENV, *_OUTPUTS)
         saved = {name: self._host(self._arrays[name]).copy() for name in names if name in self._arrays}
-        totals = (self.seed & 0xFFFFFFFF, self.seed >> 32, self.env_offset, self.nonfinite_states, self.nonfinite_rewards)
+        totals = (
+            self.seed & 0xFFFFFFFF,
+            self.seed >> 32,
+            self.env_offset,
+            self.nonfinite_states,
+            self.nonfinite_rewards,
+        )
         saved["totals"] = np.array([*totals, int(self._started)], np.int64)
         return saved
 
@@ -273,7 +301,9 @@ class BatchEnv:
                 continue
             target = self._arrays.get(name)
             if target is None or target.shape != value.shape or target.dtype != value.dtype:
-                raise ConfigError(f"{self.spec.id}: the snapshot's {name} does not fit this batch of {self.num_envs} ({self.dtype})")
+                raise ConfigError(
+                    f"{self.spec.id}: the snapshot's {name} does not fit this batch of {self.num_envs} ({self.dtype})"
+                )
         for name, value in snapshot.items():
             if name != "totals":
                 self._arrays[name][...] = self._xp.asarray(value)
@@ -293,7 +323,9 @@ class BatchEnv:
     def __enter__(self) -> BatchEnv:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -361,4 +393,3 @@ def _whole(name: str, value: Any, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= int(value) <= high:
         raise ConfigError(f"{name} must be a whole number in {low}..{high}, got {value!r}")
     return int(value)
-

@@ -1,0 +1,70 @@
+"""Row threads: every row once, errors come out, no thread is left behind."""
+
+import itertools
+import threading
+
+import pytest
+
+from gpuenvs.runtime.threads import ROW_MULTIPLE, RowThreads, allowed_cores
+
+
+def split(threads):
+    """RowThreads that has decided to split."""
+    threads.count = threads.limit
+    return threads
+
+
+@pytest.mark.parametrize(("limit", "rows"), [(2, 128), (2, 129), (3, 1000), (4, 64), (8, 65), (2, 1)])
+def test_ranges_cover_all_rows_once(limit, rows):
+    threads = split(RowThreads(limit, rows))
+    parts = threads.run(lambda thread, start, stop: (thread, start, stop))
+    threads.close()
+    assert parts[0][1] == 0
+    assert parts[-1][2] == rows
+    assert all(a[2] == b[1] for a, b in itertools.pairwise(parts))
+    assert all(start % ROW_MULTIPLE == 0 or start == rows for _, start, _ in parts)
+    assert [part[0] for part in parts] == list(range(len(parts)))
+
+
+def test_ranges_run_on_different_threads_at_the_same_time():
+    threads = split(RowThreads(2, 1000))
+    meet = threading.Barrier(2, timeout=20)
+    threads.run(lambda *_: meet.wait())  # would break the barrier if the ranges ran one after the other
+    threads.close()
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_an_error_in_any_range_comes_out_and_the_threads_go_on(failing):
+    threads = split(RowThreads(2, 1000))
+
+    def work(thread, start, stop):
+        if thread == failing:
+            raise ValueError("planted")
+        return thread
+
+    with pytest.raises(ValueError, match="planted"):
+        threads.run(work)
+    assert threads.run(lambda thread, start, stop: thread) == [0, 1]
+    threads.close()
+
+
+def test_close_ends_the_threads():
+    before = threading.active_count()
+    threads = split(RowThreads(2, 1000))
+    threads.run(lambda *_: None)
+    assert threading.active_count() == before + 1
+    worker = next(t for t in threading.enumerate() if t.name.startswith("gpuenvs-rows"))
+    threads.close()
+    worker.join(timeout=20)
+    assert not worker.is_alive()
+
+
+def test_short_work_stays_on_the_callers_thread():
+    threads = RowThreads(2, 1000)
+    for _ in range(10):
+        assert threads.run(lambda thread, start, stop: (thread, start, stop)) == [(0, 0, 1000)]
+    assert threads.count == 1
+
+
+def test_allowed_cores_is_at_least_one():
+    assert allowed_cores() >= 1
