@@ -1,11 +1,12 @@
 """Checkpoints: one safetensors file each, whole or absent, hashed, loaded without running any code.
 
-A checkpoint is a tree (dicts, lists, tuples; a named tuple comes back as a plain one) of tensors, numpy arrays and
-plain Python values. Arrays go into the safetensors payload, the tree's shape and the plain values into its JSON
-metadata, together with a SHA-256 over both. The file therefore opens in any safetensors reader, and a cut or altered
-one is refused with one line.
+A checkpoint is a tree (dicts, lists, tuples; a named tuple comes back as a plain one) of tensors, numpy
+arrays and plain Python values. Arrays go into the safetensors payload, the tree's shape and the plain values
+into its JSON metadata, together with a SHA-256 over both. The file therefore opens in any safetensors reader,
+and a cut or altered one is refused with one line.
 
-File names carry the step (`step-000000409600.safetensors`): "latest" is the highest step, whatever the clock says.
+File names carry the step (`step-000000409600.safetensors`): "latest" is the highest step, whatever the clock
+says.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 
 
 def save(path: Path, tree: Mapping[str, Any], *, step: int, score: float | None = None) -> None:
-    """Write `tree` to `path` atomically. Raises `RunError` if the disk refuses, TypeError for a strange leaf."""
+    """Write `tree` to `path` atomically. Raises `RunError` if the disk refuses."""
     arrays: dict[str, np.ndarray] = {}
     document = json.dumps(_encode(tree, arrays, "state"))
     metadata = {

@@ -1,7 +1,8 @@
 """Training metrics: averaged over a logging interval, written as CSV rows and TensorBoard events.
 
-Values stay on their device until a row is due, so logging forces no host synchronisation in between. Resuming is
-exact: rows after the checkpoint's step are cut from the CSV, and the unfinished interval is part of the checkpoint.
+Values stay on their device until a row is due, so logging forces no host synchronisation in between. Resuming
+is exact: rows after the checkpoint's step are cut from the CSV, and the unfinished interval is part of the
+checkpoint.
 """
 
 from __future__ import annotations

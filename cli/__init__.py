@@ -1,0 +1,1 @@
+"""The `gpurl` command line: parses, calls `learners` and `gpuenvs`, prints."""

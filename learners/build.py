@@ -1,0 +1,245 @@
+"""From what the user asked for to a schedule that is ready to run: one resolved, recorded config in between."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gpuenvs
+from gpuenvs.errors import CheckpointError, ConfigError, DeviceError, RunError
+from gpuenvs.runtime.threads import allowed_cores
+from learners import compat
+from learners.config import make_config, parse_overrides, to_dict
+from learners.presets import preset
+
+ENV_PREFIX = "env."
+# Options of gpuenvs.make beside the params that `--set env.<name>=` may set.
+ENV_OPTIONS = {"max_episode_steps": int}
+# Rows of metrics.csv and checkpoints that a run of default settings makes.
+ROWS_PER_RUN, CHECKPOINTS_PER_RUN = 1000, 20
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides a run, with no default left open. JSON holds it (`to_dict`, `from_dict`).
+
+    Args:
+        env_id, env_params: the environment and what differs from its spec.
+        algo, schedule: names in `learners.compat`.
+        settings: every field of the algorithm's config.
+        seed: of weights, environments and noise, in [0, 2**63).
+        device: `cpu` or `cuda:N`, of environments and learner.
+        dtype: of the environments; networks are float32.
+        threads: most CPU threads of an env step; does not change results.
+        torch_threads: CPU threads of torch; another number may round sums differently.
+        log_every: iterations per row of metrics.
+        checkpoint_every: environment steps between checkpoints.
+        keep_checkpoints: latest checkpoints kept, beside the best.
+    """
+
+    env_id: str
+    env_params: dict[str, float]
+    algo: str
+    schedule: str
+    settings: dict[str, Any]
+    seed: int
+    device: str
+    dtype: str
+    threads: int
+    torch_threads: int
+    log_every: int
+    checkpoint_every: int
+    keep_checkpoints: int
+
+    @property
+    def total_steps(self) -> int:
+        """Environment steps of the whole run."""
+        return int(self.settings["total_steps"])
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> RunConfig:
+        """From a run's config.json. Raises `RunError` if something is missing or wrong."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        missing = [name for name in names if name not in document]
+        if missing:
+            raise RunError(f"the run's config.json lacks {', '.join(missing)}")
+        config = cls(**{name: document[name] for name in names})
+        try:
+            make_config(compat.algorithm(config.algo).config_class, config.settings)
+        except ConfigError as error:
+            raise RunError(f"the run's config.json does not fit this version of gpurl: {error}") from error
+        return config
+
+    def with_total_steps(self, total_steps: int) -> RunConfig:
+        """The same run, shorter or longer. Annealing follows the new end."""
+        cls = compat.algorithm(self.algo).config_class
+        settings = to_dict(make_config(cls, {**self.settings, "total_steps": total_steps}))
+        return dataclasses.replace(self, settings=settings)
+
+
+def resolve(
+    env_id: str,
+    *,
+    algo: str = "ppo",
+    schedule: str = "sync",
+    overrides: Iterable[str] = (),
+    total_steps: int | None = None,
+    num_envs: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    dtype: str = "float32",
+    threads: int | None = None,
+    torch_threads: int | None = None,
+    checkpoint_every: int | None = None,
+    keep_checkpoints: int = 3,
+) -> RunConfig:
+    """Defaults, then the preset, then what the user gave; everything checked.
+
+    `overrides` are `name=value` strings: fields of the algorithm's config, or `env.<name>` for the
+    environment.
+
+    Raises:
+        UnknownEnvError, ConfigError, DeviceError: one line that says what to do.
+    """
+    spec = gpuenvs.get(env_id)
+    compat.check(algo, schedule, spec.action_space)
+    items = list(overrides)
+    env_items = [item.strip() for item in items if item.strip().startswith(ENV_PREFIX)]
+    env_params = _parse_env(spec, env_items)
+    cls = compat.algorithm(algo).config_class
+    values = {
+        **preset(spec.id, algo),
+        **parse_overrides(cls, [item for item in items if item.strip() not in env_items]),
+    }
+    values |= {k: v for k, v in (("total_steps", total_steps), ("num_envs", num_envs)) if v is not None}
+    settings = to_dict(make_config(cls, values))
+    cores = allowed_cores()
+    rows = settings["num_envs"] * settings["num_steps"]
+    updates = -(-settings["total_steps"] // rows)
+    return RunConfig(
+        env_id=spec.id,
+        env_params=env_params,
+        algo=algo,
+        schedule=schedule,
+        settings=settings,
+        seed=_in_range("--seed", seed, 0, 2**63 - 1),
+        device=resolve_device(device),
+        dtype=dtype,
+        threads=cores if threads is None else _in_range("--threads", threads, 1, cores),
+        torch_threads=cores if torch_threads is None else _in_range("--torch-threads", torch_threads, 1, cores),
+        log_every=max(1, updates // ROWS_PER_RUN),
+        checkpoint_every=checkpoint_every or max(rows, settings["total_steps"] // CHECKPOINTS_PER_RUN),
+        keep_checkpoints=keep_checkpoints,
+    )
+
+
+def build(config: RunConfig) -> Any:
+    """Environment, algorithm and schedule of a run; the schedule holds the other two.
+
+    Raises:
+        ConfigError, DeviceError: the config does not fit this machine.
+    """
+    import torch
+
+    cores = allowed_cores()
+    torch.set_num_threads(min(config.torch_threads, cores))
+    env = gpuenvs.make(
+        config.env_id,
+        config.settings["num_envs"],
+        device=resolve_device(config.device),
+        seed=config.seed,
+        dtype=config.dtype,
+        threads=min(config.threads, cores),
+        **config.env_params,
+    )
+    algorithm = compat.algorithm(config.algo)
+    settings = make_config(algorithm.config_class, config.settings)
+    algo = algorithm(settings, env.single_observation_space, env.single_action_space, env.device, config.seed)
+    return compat.schedule(config.schedule)(env, algo, settings)
+
+
+def load_policy(config: RunConfig, state: Mapping[str, Any], device: str = "cpu") -> Any:
+    """The policy in a loaded checkpoint, on any device.
+
+    Raises:
+        CheckpointError: the checkpoint is of another kind of run.
+    """
+    spec = gpuenvs.get(config.env_id)
+    algorithm = compat.algorithm(config.algo)
+    settings = make_config(algorithm.config_class, config.settings)
+    algo = algorithm(settings, spec.observation_space, spec.action_space, resolve_device(device), config.seed)
+    check_kind(config, state)
+    try:
+        algo.policy.load_state_dict(state["schedule"]["algo"]["policy"])
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise misfit(error) from error
+    return algo.policy
+
+
+def kind_of(config: RunConfig) -> dict[str, str]:
+    """What a checkpoint says about the run it belongs to."""
+    return {"env_id": config.env_id, "algo": config.algo, "schedule": config.schedule}
+
+
+def check_kind(config: RunConfig, state: Mapping[str, Any]) -> None:
+    """Raise `CheckpointError` unless the checkpoint was made by a run of this kind."""
+    found, wanted = state.get("kind"), kind_of(config)
+    if found != wanted:
+        name = " ".join(str(value) for value in found.values()) if isinstance(found, dict) else "something else"
+        raise CheckpointError(f"the checkpoint is of {name}, this run is {' '.join(wanted.values())}")
+
+
+def misfit(error: Exception) -> CheckpointError:
+    """One line for a checkpoint whose arrays do not fit; torch lists every mismatch on a line of its own."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = lines[-1] if lines else type(error).__name__
+    return CheckpointError(f"the checkpoint does not fit the run's config ({reason}); was config.json changed?")
+
+
+def resolve_device(device: str) -> str:
+    """`cpu` or `cuda:N` for `auto`, `cpu`, `cuda`, `cuda:N`: a device that environments and torch can both
+    use.
+
+    Raises:
+        DeviceError: it was asked for by name and cannot be used; nothing falls back in silence.
+    """
+    from gpuenvs.runtime.vector_env import resolve_device as env_device
+
+    resolved = env_device(device)
+    if resolved == "cpu":
+        return resolved
+    import torch
+
+    if torch.cuda.is_available() and int(resolved.split(":")[1]) < torch.cuda.device_count():
+        return resolved
+    if device == "auto":
+        return "cpu"
+    build = "a CPU-only build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
+    raise DeviceError(f"device {device!r} cannot be used: torch {torch.__version__} is {build}; see `gpurl doctor`")
+
+
+def _parse_env(spec: Any, items: Iterable[str]) -> dict[str, float]:
+    params: dict[str, float] = {}
+    for item in items:
+        name, equals, text = item.removeprefix(ENV_PREFIX).partition("=")
+        if not equals:
+            raise ConfigError(f"--set {item}: write it as env.name=value")
+        try:
+            number = float(text)
+        except ValueError:
+            raise ConfigError(f"--set {item}: {text!r} is not a number") from None
+        kind = ENV_OPTIONS.get(name.strip(), float)
+        params[name.strip()] = kind(number) if number.is_integer() else number
+    spec.with_params({name: value for name, value in params.items() if name not in ENV_OPTIONS})
+    return params
+
+
+def _in_range(name: str, value: int, low: int, high: int) -> int:
+    if not low <= value <= high:
+        raise ConfigError(f"{name} must be in {low}..{high}, got {value}")
+    return value
