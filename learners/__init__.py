@@ -1,0 +1,1 @@
+"""Algorithms, rollouts, schedules, runs and evaluation on top of gpuenvs and PyTorch."""

@@ -1,0 +1,153 @@
+"""Advantage actor-critic: one gradient step per rollout (Mnih et al. 2016, arXiv 1602.01783, the synchronous form)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from learners import functional as F
+from learners.config import option, validate
+from learners.networks import Policy, flat_gradient
+from learners.normalize import RewardNorm
+from learners.optim import FlatAdam
+from learners.rollout import Batch, Rollout, make_batch
+
+
+@dataclasses.dataclass(frozen=True)
+class A2CConfig:
+    """Settings of A2C."""
+
+    num_envs: int = option(64, "environments stepped at once", ge=1)
+    total_steps: int = option(1_000_000, "environment steps of the whole run; annealing ends there", ge=1)
+    num_steps: int = option(8, "steps per environment between two updates", ge=1)
+    learning_rate: float = option(2e-3, "Adam's step size at the start", gt=0)
+    lr_end: float = option(0.0, "share of learning_rate left at total_steps; 1 keeps it constant", ge=0, le=1)
+    gamma: float = option(0.99, "discount per step", ge=0, le=1)
+    gae_lambda: float = option(0.95, "GAE's lambda: 0 is one-step, 1 Monte Carlo", ge=0, le=1)
+    ent_coef: float = option(0.0, "weight of the entropy bonus", ge=0)
+    ent_end: float = option(1.0, "share of ent_coef left at total_steps", ge=0, le=1)
+    vf_coef: float = option(0.5, "weight of the value loss", ge=0)
+    max_grad_norm: float = option(0.5, "largest norm of the gradient; 0 is unlimited", ge=0)
+    norm_adv: bool = option(False, "normalise the advantages of each update")
+    norm_obs: bool = option(False, "normalise observations by their running mean and deviation")
+    norm_reward: bool = option(False, "divide rewards by the running deviation of the return")
+    hidden_sizes: tuple[int, ...] = option((64, 64), "hidden layer sizes of actor and critic", ge=1)
+    activation: str = option("tanh", "activation of the hidden layers", choices=("tanh", "relu"))
+    adam_eps: float = option(1e-5, "Adam's epsilon", gt=0)
+    log_std_init: float = option(0.0, "initial log standard deviation of continuous actions", ge=-10, le=5)
+    noise_correlation: float = option(
+        0.0, "correlation of the action noise of successive steps (continuous actions)", ge=0, lt=1
+    )
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    @property
+    def total_updates(self) -> int:
+        """Updates until total_steps is reached."""
+        return -(-self.total_steps // (self.num_envs * self.num_steps))
+
+
+class A2C:
+    """The algorithm: a policy, its optimiser and how far annealing has come. Knows no environment.
+
+    Args and attributes are those of `learners.ppo.PPO`; the seed only decides the initial weights.
+    """
+
+    config_class = A2CConfig
+
+    def __init__(
+        self,
+        config: A2CConfig,
+        observation_space: Any,
+        action_space: Any,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+    ) -> None:
+        self.config = config
+        self.seed = seed
+        self.device = torch.device(device)
+        self.policy = Policy(
+            observation_space,
+            action_space,
+            hidden_sizes=config.hidden_sizes,
+            activation=config.activation,
+            log_std_init=config.log_std_init,
+            normalize_obs=config.norm_obs,
+            device=device,
+            seed=seed,
+        )
+        self.optimizer = FlatAdam(self.policy.flat, config.adam_eps)
+        self.reward_norm = RewardNorm(config.num_envs, config.gamma).to(device) if config.norm_reward else None
+        self.version = 0
+
+    def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Action, its log-prob (N,) and the value (N,) of raw obs (N, d) with the given noise."""
+        action, log_prob = self.policy.sample(obs, noise)
+        with torch.no_grad():
+            return action, log_prob, self.policy.value(self.policy.features(obs))
+
+    def coefficients(self) -> dict[str, float]:
+        """Learning rate and entropy coefficient of the next update, annealed linearly over the run."""
+        c = self.config
+        progress = self.version / c.total_updates
+        return {
+            "learning_rate": F.linear_schedule(c.learning_rate, c.lr_end, progress),
+            "ent_coef": F.linear_schedule(c.ent_coef, c.ent_end, progress),
+        }
+
+    def loss(self, policy: Policy, batch: Batch, ent_coef: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of `batch` at the weights of `policy` (0-d, differentiable) and what is worth logging."""
+        dist = policy.distribution(batch.features)
+        policy_loss = F.policy_gradient_loss(dist.log_prob(batch.action), batch.advantage)
+        value_loss = F.value_loss(policy.value(batch.features), batch.target, batch.value)
+        entropy = dist.entropy().mean()
+        stats = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+        loss = policy_loss - ent_coef * entropy + self.config.vf_coef * value_loss
+        return loss, {k: v.detach() for k, v in stats.items()}
+
+    def update(self, rollout: Rollout) -> dict[str, Tensor]:
+        """Learn from one rollout; returns 0-d tensors on the device and never waits for it.
+
+        Observation statistics stay put until the step is made and take this rollout in afterwards.
+        """
+        c = self.config
+        batch = make_batch(self.policy, rollout, c.gamma, c.gae_lambda, self.reward_norm)
+        metrics = {
+            "explained_variance": F.explained_variance(batch.value, batch.target),
+            "value_mean": batch.value.mean(),
+            "lag": (self.version - rollout.version).to(torch.float32).mean(),
+        }
+        if c.norm_adv:
+            batch = batch._replace(advantage=F.normalize_advantage(batch.advantage))
+        coefficients = self.coefficients()
+        loss, stats = self.loss(self.policy, batch, coefficients["ent_coef"])
+        grad = flat_gradient(loss, self.policy)
+        stats["grad_norm"] = self.optimizer.step(grad, coefficients["learning_rate"], c.max_grad_norm)
+        stats["skipped_steps"] = self.optimizer.skipped.to(torch.float32)
+        metrics |= stats
+        metrics |= {k: torch.tensor(v, device=self.device) for k, v in coefficients.items()}
+        if self.policy.obs_norm is not None:
+            self.policy.obs_norm.update(rollout.obs[:-1])
+        self.version += 1
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything `update` depends on: weights and observation statistics, optimiser, reward scale, version."""
+        return {
+            "policy": self.policy.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "reward_norm": {} if self.reward_norm is None else self.reward_norm.state_dict(),
+            "version": self.version,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take a `state_dict` of the same config and spaces over; raises what torch raises when shapes differ."""
+        self.policy.load_state_dict(state["policy"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.reward_norm is not None:
+            self.reward_norm.load_state_dict(state["reward_norm"])
+        self.version = int(state["version"])

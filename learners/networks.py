@@ -1,0 +1,177 @@
+"""The policy: observation normaliser, actor and critic networks, all weights in one flat buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gpuenvs.errors import ConfigError
+from learners.distributions import Categorical, DiagGaussian, Distribution
+from learners.normalize import ObsNorm
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+
+
+def action_head(action_space: Any) -> tuple[type[Categorical] | type[DiagGaussian], int]:
+    """The distribution for an action space and how many numbers the actor must put out for it.
+
+    Raises ConfigError for anything but a Discrete space and a one-dimensional Box of floats.
+    """
+    kind = type(action_space).__name__
+    if kind == "Discrete":
+        if action_space.start != 0:
+            raise ConfigError(f"{action_space}: discrete actions must start at 0")
+        return Categorical, int(action_space.n)
+    if kind == "Box" and len(action_space.shape) == 1 and np.issubdtype(action_space.dtype, np.floating):
+        return DiagGaussian, int(action_space.shape[0])
+    raise ConfigError(f"action space {action_space} is not supported: use Discrete or a one-dimensional float Box")
+
+
+def obs_size(observation_space: Any) -> int:
+    """Length of the observation vector. Raises ConfigError unless the space is a one-dimensional Box."""
+    if type(observation_space).__name__ == "Box" and len(observation_space.shape) == 1:
+        return int(observation_space.shape[0])
+    raise ConfigError(f"observation space {observation_space} is not supported: use a one-dimensional Box")
+
+
+class MLP(nn.Sequential):
+    """Linear layers with an activation between them; orthogonal weights and zero biases from `generator`.
+
+    Hidden gains are sqrt(2) and the last layer's gain is given, as in OpenAI's baselines (a2c/utils.py).
+    """
+
+    def __init__(
+        self,
+        sizes: Iterable[int],
+        activation: str,
+        last_gain: float,
+        generator: torch.Generator,
+    ) -> None:
+        sizes = tuple(sizes)
+        modules: list[nn.Module] = []
+        for i, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:])):
+            last = i == len(sizes) - 2
+            layer = nn.Linear(fan_in, fan_out)
+            nn.init.orthogonal_(layer.weight, last_gain if last else 2**0.5, generator=generator)
+            nn.init.zeros_(layer.bias)
+            modules += [layer] if last else [layer, ACTIVATIONS[activation]()]
+        super().__init__(*modules)
+        self.sizes = sizes
+        self.activation = activation
+
+
+class Policy(nn.Module):
+    """Separate actor and critic over normalised observations.
+
+    Raw observations (N, obs_dim) enter `act`, `sample` and `features`; `distribution` and `value` take what `features`
+    returns, so that a learner normalises a batch once for many passes.
+
+    Every weight is a view into `flat` (float32): a snapshot of all weights is one copy, an optimiser step one kernel.
+    Loading a state dict writes into that buffer. Initial weights depend on `seed` alone, not on the device.
+    """
+
+    def __init__(
+        self,
+        observation_space: Any,
+        action_space: Any,
+        *,
+        hidden_sizes: tuple[int, ...] = (64, 64),
+        activation: str = "tanh",
+        log_std_init: float = 0.0,
+        normalize_obs: bool = True,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        obs_dim = obs_size(observation_space)
+        self.head, num_outputs = action_head(action_space)
+        generator = torch.Generator().manual_seed(seed)
+        self.obs_dim = obs_dim
+        self.num_outputs = num_outputs
+        self.obs_norm = ObsNorm(obs_dim) if normalize_obs else None
+        self.actor = MLP((obs_dim, *hidden_sizes, num_outputs), activation, 0.01, generator)
+        self.log_std = nn.Parameter(torch.full((num_outputs,), log_std_init)) if self.continuous else None
+        self.critic = MLP((obs_dim, *hidden_sizes, 1), activation, 1.0, generator)
+        self.to(device)
+        self.flat = flatten_parameters(self)
+
+    @property
+    def continuous(self) -> bool:
+        """True for a Box action space."""
+        return self.head is DiagGaussian
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.flat.device
+
+    @property
+    def noise_shape(self) -> tuple[int]:
+        """Shape of the noise one row of `sample` wants."""
+        return (self.num_outputs,)
+
+    def features(self, obs: Tensor) -> Tensor:
+        """Normalised observations, with the statistics as they stand."""
+        return obs if self.obs_norm is None else self.obs_norm(obs)
+
+    def distribution(self, features: Tensor) -> Distribution:
+        """The action distribution of each row of `features` (N, obs_dim)."""
+        outputs = self.actor(features)
+        return Categorical(outputs) if self.log_std is None else DiagGaussian(outputs, self.log_std)
+
+    def value(self, features: Tensor) -> Tensor:
+        """The critic's value of each row, (N,)."""
+        return self.critic(features).squeeze(-1)
+
+    @torch.no_grad()
+    def sample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions drawn with the given noise (N, *noise_shape) and their log-probs (N,)."""
+        dist = self.distribution(self.features(obs))
+        action = dist.sample(noise)
+        return action, dist.log_prob(action)
+
+    @torch.no_grad()
+    def act(
+        self,
+        obs: Tensor,
+        noise: Tensor | None = None,
+        deterministic: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Actions for raw obs (N, obs_dim): (N,) int64 or (N, k) float32, on the obs' device.
+
+        `deterministic` gives the mode. Otherwise the randomness is `noise` (N, *noise_shape) or, without it, drawn
+        from `generator` (torch's global one if None).
+        """
+        dist = self.distribution(self.features(obs.to(self.flat.dtype)))
+        if deterministic:
+            return dist.mode()
+        if noise is None:
+            shape = (len(obs), *self.noise_shape)
+            if self.continuous:
+                noise = torch.randn(shape, generator=generator, device=obs.device)
+            else:
+                uniform = torch.rand(shape, generator=generator, device=obs.device)
+                noise = -(-uniform.clamp(1e-7, 1 - 1e-7).log()).log()
+        return dist.sample(noise)
+
+
+def flatten_parameters(module: nn.Module) -> Tensor:
+    """Move every parameter of `module` into one contiguous buffer and return it; the parameters become views."""
+    parameters = list(module.parameters())
+    flat = torch.cat([p.detach().reshape(-1) for p in parameters])
+    offset = 0
+    for p in parameters:
+        p.data = flat[offset : offset + p.numel()].view_as(p)
+        offset += p.numel()
+    return flat
+
+
+def flat_gradient(loss: Tensor, module: nn.Module) -> Tensor:
+    """d loss / d parameters as one vector in the order of `flatten_parameters`."""
+    grads = torch.autograd.grad(loss, list(module.parameters()))
+    return torch.cat([g.reshape(-1) for g in grads])

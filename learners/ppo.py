@@ -1,0 +1,221 @@
+"""Proximal policy optimisation with a clipped surrogate (Schulman et al. 2017, arXiv 1707.06347).
+
+The details follow OpenAI's baselines as catalogued by Huang et al. 2022, "The 37 implementation details of PPO".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpuenvs.errors import ConfigError
+from learners import functional as F
+from learners.config import option, validate
+from learners.networks import Policy, flat_gradient
+from learners.normalize import RewardNorm
+from learners.optim import FlatAdam
+from learners.rollout import Batch, Rollout, make_batch
+
+# A policy whose KL from the behaviour policy exceeds this many times `target_kl` makes no more steps in that update;
+# the factor is Stable-Baselines3's (ppo/ppo.py).
+KL_STOP_FACTOR = 1.5
+
+
+@dataclasses.dataclass(frozen=True)
+class PPOConfig:
+    """Settings of PPO."""
+
+    num_envs: int = option(64, "environments stepped at once", ge=1)
+    total_steps: int = option(1_000_000, "environment steps of the whole run; annealing ends there", ge=1)
+    num_steps: int = option(64, "steps per environment between two updates", ge=1)
+    epochs: int = option(4, "passes over the collected rows per update", ge=1)
+    minibatches: int = option(4, "minibatches per pass", ge=1)
+    learning_rate: float = option(1e-3, "Adam's step size at the start", gt=0)
+    lr_end: float = option(0.0, "share of learning_rate left at total_steps; 1 keeps it constant", ge=0, le=1)
+    gamma: float = option(0.99, "discount per step", ge=0, le=1)
+    gae_lambda: float = option(0.95, "GAE's lambda: 0 is one-step, 1 Monte Carlo", ge=0, le=1)
+    clip_coef: float = option(0.2, "how far the ratio may move from 1 before its gradient stops", gt=0)
+    clip_end: float = option(1.0, "share of clip_coef left at total_steps", gt=0, le=1)
+    clip_value: float = option(0.0, "how far a value may move per update before it is clipped; 0 is never", ge=0)
+    ent_coef: float = option(0.0, "weight of the entropy bonus", ge=0)
+    ent_end: float = option(1.0, "share of ent_coef left at total_steps", ge=0, le=1)
+    vf_coef: float = option(0.5, "weight of the value loss", ge=0)
+    max_grad_norm: float = option(0.5, "largest norm of a minibatch's gradient; 0 is unlimited", ge=0)
+    target_kl: float = option(0.0, "stop an update's steps beyond 1.5 times this KL; 0 is never", ge=0)
+    norm_adv: bool = option(True, "normalise the advantages of each update")
+    norm_obs: bool = option(False, "normalise observations by their running mean and deviation")
+    norm_reward: bool = option(False, "divide rewards by the running deviation of the return")
+    hidden_sizes: tuple[int, ...] = option((64, 64), "hidden layer sizes of actor and critic", ge=1)
+    activation: str = option("tanh", "activation of the hidden layers", choices=("tanh", "relu"))
+    adam_eps: float = option(1e-5, "Adam's epsilon", gt=0)
+    log_std_init: float = option(0.0, "initial log standard deviation of continuous actions", ge=-10, le=5)
+    noise_correlation: float = option(
+        0.0, "correlation of the action noise of successive steps (continuous actions)", ge=0, lt=1
+    )
+
+    def __post_init__(self) -> None:
+        validate(self)
+        if self.num_envs * self.num_steps < self.minibatches:
+            raise ConfigError(
+                f"minibatches={self.minibatches}: num_envs * num_steps = {self.num_envs * self.num_steps} rows cannot "
+                "fill them; use fewer minibatches"
+            )
+
+    @property
+    def total_updates(self) -> int:
+        """Updates until total_steps is reached."""
+        return -(-self.total_steps // (self.num_envs * self.num_steps))
+
+
+class PPO:
+    """The algorithm: a policy, its optimiser and how far annealing has come. Knows no environment.
+
+    Args:
+        config: settings.
+        observation_space, action_space: of one environment (Gymnasium spaces).
+        device: where the weights live and `update` runs.
+        seed: decides initial weights and minibatch order; the same seed gives the same bits on one machine.
+
+    Attributes:
+        policy: the `Policy` being trained.
+        version: updates made so far; each stored row carries the version that chose its action.
+    """
+
+    config_class = PPOConfig
+
+    def __init__(
+        self,
+        config: PPOConfig,
+        observation_space: Any,
+        action_space: Any,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+    ) -> None:
+        self.config = config
+        self.seed = seed
+        self.device = torch.device(device)
+        self.policy = Policy(
+            observation_space,
+            action_space,
+            hidden_sizes=config.hidden_sizes,
+            activation=config.activation,
+            log_std_init=config.log_std_init,
+            normalize_obs=config.norm_obs,
+            device=device,
+            seed=seed,
+        )
+        self.optimizer = FlatAdam(self.policy.flat, config.adam_eps)
+        self.reward_norm = RewardNorm(config.num_envs, config.gamma).to(device) if config.norm_reward else None
+        self.version = 0
+
+    def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Action, its log-prob (N,) and the value (N,) of raw obs (N, d) with the given noise."""
+        action, log_prob = self.policy.sample(obs, noise)
+        with torch.no_grad():
+            return action, log_prob, self.policy.value(self.policy.features(obs))
+
+    def coefficients(self) -> dict[str, float]:
+        """Learning rate, clip and entropy coefficient of the next update, annealed linearly over the run."""
+        c = self.config
+        progress = self.version / c.total_updates
+        return {
+            "learning_rate": F.linear_schedule(c.learning_rate, c.lr_end, progress),
+            "clip_coef": F.linear_schedule(c.clip_coef, c.clip_end, progress),
+            "ent_coef": F.linear_schedule(c.ent_coef, c.ent_end, progress),
+        }
+
+    def loss(self, policy: Policy, batch: Batch, clip_coef: float, ent_coef: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of `batch` at the weights of `policy` (0-d, differentiable) and what is worth logging."""
+        c = self.config
+        dist = policy.distribution(batch.features)
+        value = policy.value(batch.features)
+        log_prob = dist.log_prob(batch.action)
+        policy_loss, ratio = F.ppo_policy_loss(log_prob, batch.log_prob, batch.advantage, clip_coef)
+        value_loss = F.value_loss(value, batch.target, batch.value, c.clip_value)
+        entropy = dist.entropy().mean()
+        with torch.no_grad():
+            stats = {
+                "policy_loss": policy_loss.detach(),
+                "value_loss": value_loss.detach(),
+                "entropy": entropy.detach(),
+                "approx_kl": F.approx_kl(log_prob, batch.log_prob),
+                "clip_fraction": F.clip_fraction(ratio, clip_coef),
+            }
+        return policy_loss - ent_coef * entropy + c.vf_coef * value_loss, stats
+
+    def update(self, rollout: Rollout) -> dict[str, Tensor]:
+        """Learn from one rollout; returns 0-d tensors on the device and never waits for it.
+
+        Observation statistics stay put until the last step is made and take this rollout in afterwards.
+        """
+        c = self.config
+        batch = make_batch(self.policy, rollout, c.gamma, c.gae_lambda, self.reward_norm)
+        metrics = {
+            "explained_variance": F.explained_variance(batch.value, batch.target),
+            "value_mean": batch.value.mean(),
+            "lag": (self.version - rollout.version).to(torch.float32).mean(),
+        }
+        if c.norm_adv:
+            batch = batch._replace(advantage=F.normalize_advantage(batch.advantage))
+        coefficients = self.coefficients()
+        metrics |= self._epochs(batch, **coefficients)
+        metrics |= {k: torch.tensor(v, device=self.device) for k, v in coefficients.items()}
+        if self.policy.obs_norm is not None:
+            self.policy.obs_norm.update(rollout.obs[:-1])
+        self.version += 1
+        return metrics
+
+    def _epochs(self, batch: Batch, learning_rate: float, clip_coef: float, ent_coef: float) -> dict[str, Tensor]:
+        """All epochs over the minibatches; metrics are means over the steps that were made."""
+        c = self.config
+        active = torch.ones((), dtype=torch.bool, device=self.device)
+        kl_limit = KL_STOP_FACTOR * c.target_kl if c.target_kl > 0 else float("inf")
+        rows = []
+        for index in self._minibatches(len(batch.advantage)):
+            loss, stats = self.loss(self.policy, batch.select(index), clip_coef, ent_coef)
+            active = active & ~(stats["approx_kl"] > kl_limit)
+            grad = flat_gradient(loss, self.policy)
+            stats["grad_norm"] = self.optimizer.step(grad, learning_rate, c.max_grad_norm, active)
+            rows.append(torch.stack([active.to(grad.dtype), *stats.values()]))
+            names = list(stats)
+        table = torch.stack(rows)
+        made = table[:, 0]
+        # A KL stop before the first step leaves nothing to average: show the first minibatch then.
+        weight = torch.where(made.any(), made, torch.zeros_like(made).index_fill_(0, made.new_zeros(1).long(), 1.0))
+        means = torch.where(weight[:, None] > 0, table[:, 1:], 0.0).sum(0) / weight.sum()
+        return dict(zip(names, means.unbind())) | {
+            "steps_made": made.sum(),
+            "skipped_steps": self.optimizer.skipped.to(torch.float32),
+        }
+
+    def _minibatches(self, rows: int) -> list[Tensor]:
+        """Row indices of every minibatch of the update; their order depends on seed and version alone."""
+        c = self.config
+        key = np.random.SeedSequence([self.seed, self.version]).generate_state(1, np.uint64)[0]
+        generator = torch.Generator().manual_seed(int(key >> np.uint64(1)))
+        parts: list[Tensor] = []
+        for _ in range(c.epochs):
+            order = torch.randperm(rows, generator=generator).to(self.device, non_blocking=True)
+            parts += order.tensor_split(c.minibatches)
+        return parts
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything `update` depends on: weights and observation statistics, optimiser, reward scale, version."""
+        return {
+            "policy": self.policy.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "reward_norm": {} if self.reward_norm is None else self.reward_norm.state_dict(),
+            "version": self.version,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take a `state_dict` of the same config and spaces over; raises what torch raises when shapes differ."""
+        self.policy.load_state_dict(state["policy"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.reward_norm is not None:
+            self.reward_norm.load_state_dict(state["reward_norm"])
+        self.version = int(state["version"])

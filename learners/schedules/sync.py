@@ -1,0 +1,71 @@
+"""The synchronous schedule: collect a horizon, learn from it, repeat. The policy that learns is the one that acted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from gpuenvs.errors import ConfigError
+from learners.collector import Collector
+from learners.rollout import Rollout
+
+
+@dataclass(frozen=True)
+class IterationResult:
+    """What one iteration of a schedule did."""
+
+    env_steps: int
+    metrics: dict[str, Tensor | float]
+    episode_returns: np.ndarray  # (episodes,) float32, of the episodes that ended
+    episode_lengths: np.ndarray  # (episodes,) int32
+
+
+class SyncSchedule:
+    """Alternates `Collector.collect` and `algo.update`; every stored row has lag 0.
+
+    Args:
+        env: a `gpuenvs` batch env with `config.num_envs` rows and same-step autoreset.
+        algo: PPO or A2C.
+        config: the algorithm's config.
+    """
+
+    def __init__(self, env: Any, algo: Any, config: Any) -> None:
+        if env.num_envs != config.num_envs:
+            raise ConfigError(f"num_envs={config.num_envs}: the environment has {env.num_envs} rows")
+        self.env = env
+        self.algo = algo
+        self.config = config
+        self.collector = Collector(env, algo.device, algo.seed, config.noise_correlation)
+        self.rollout = Rollout(
+            config.num_steps,
+            config.num_envs,
+            env.single_observation_space,
+            env.single_action_space,
+            algo.device,
+        )
+        self.env_steps = 0
+
+    def iterate(self) -> IterationResult:
+        """One horizon and one update."""
+        self.collector.collect(self.algo.policy, self.rollout, self.algo.version)
+        metrics = self.algo.update(self.rollout)
+        returns, lengths = self.rollout.finished_episodes()
+        self.env_steps += self.rollout.rows
+        return IterationResult(self.rollout.rows, metrics, returns.cpu().numpy(), lengths.cpu().numpy())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the run depends on; loading it into a new schedule continues bit for bit on the CPU."""
+        return {
+            "algo": self.algo.state_dict(),
+            "collector": self.collector.state_dict(),
+            "env_steps": self.env_steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a `state_dict`; env, algo and config must be made with the same options."""
+        self.algo.load_state_dict(state["algo"])
+        self.collector.load_state_dict(state["collector"])
+        self.env_steps = int(state["env_steps"])
