@@ -23,6 +23,7 @@ Nothing here imports `numba.cuda`; `register_cuda` does, and the CUDA runtime ca
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -71,25 +72,27 @@ def njit(function: Callable | None = None, **options: Any) -> Any:
 
 # --- one implementation per dtype -------------------------------------------------------------------------
 
-_choosers: list[tuple[Callable, Callable]] = []
+_Chooser = Callable[..., Callable | None]
+_choosers: list[tuple[Callable, _Chooser]] = []
 _cuda_ready = False
 
 
-def typed(chooser: Callable[..., Callable | None]) -> Callable[[Callable], Callable]:
+def typed(chooser: _Chooser, on_cuda: _Chooser | None = None) -> Callable[[Callable], Callable]:
     """Give the decorated function a compiled body that depends on the dtype of its arguments.
 
     Args:
         chooser: numba types in, implementation (or None: no match) out; parameters named as the function's.
             It compares types by name, `str(x) == "float32"`: numba-cuda has type classes of its own.
+        on_cuda: the chooser for CUDA if it is another one.
 
     The decorated function itself is what plain Python and the simulator run.
     """
 
     def register(function: Callable) -> Callable:
-        _choosers.append((function, chooser))
+        _choosers.append((function, on_cuda or chooser))
         overload(function, jit_options=_OPTIONS)(chooser)  # type: ignore[arg-type]
         if _cuda_ready:
-            _register_on_cuda(function, chooser)
+            _register_on_cuda(*_choosers[-1])
         return function
 
     return register
@@ -105,7 +108,7 @@ def register_cuda() -> None:
     _cuda_ready = True
 
 
-def _register_on_cuda(function: Callable, chooser: Callable) -> None:
+def _register_on_cuda(function: Callable, chooser: _Chooser) -> None:
     if numba.config.ENABLE_CUDASIM:  # type: ignore[attr-defined]
         return  # the simulator calls the Python function
     from numba.cuda.extending import overload as cuda_overload  # type: ignore[attr-defined]
@@ -118,7 +121,7 @@ def is_f32(x: Any) -> bool:
     return getattr(x, "dtype", None) == np.float32
 
 
-def _by_dtype(single: Callable, double: Callable) -> Callable:
+def _by_dtype(single: Callable, double: Callable) -> _Chooser:
     """Chooser of a function of one real `x`."""
 
     def choose(x):
@@ -161,13 +164,19 @@ def clip(x, low, high):
     return high if bounded > high else bounded
 
 
-@njit
+def _floor_on_cuda(x):
+    from numba.cuda import libdevice
+
+    return _by_dtype(lambda x: libdevice.floorf(x), lambda x: libdevice.floor(x))(x)
+
+
+@typed(_by_dtype(lambda x: np.floor(x), lambda x: np.floor(x)), _floor_on_cuda)
 def floor(x):
     """Largest integer not above `x`, as a real of the same dtype."""
     return np.floor(x)
 
 
-@njit
+@typed(_by_dtype(lambda x: math.sqrt(x), lambda x: math.sqrt(x)))
 def sqrt(x):
     """Square root, correctly rounded; NaN below zero."""
     return np.sqrt(x)
@@ -190,7 +199,7 @@ def isfinite(x):
 @njit
 def _place(q, s, c):
     """(sin, cos) of the whole angle from those of the remainder and the quadrant count, an integral real."""
-    quadrant = q - lit(4, q) * np.floor(q * lit(0.25, q))
+    quadrant = q - lit(4, q) * floor(q * lit(0.25, q))
     odd = (quadrant == lit(1, q)) | (quadrant == lit(3, q))
     sine = c if odd else s
     cosine = s if odd else c
@@ -201,7 +210,7 @@ def _place(q, s, c):
 
 @njit
 def _sincos32(x):
-    q = np.floor(x * f32(0.6366197723675814) + f32(0.5))
+    q = floor(x * f32(0.6366197723675814) + f32(0.5))
     r = x - q * f32(1.5703125)
     r = r - q * f32(4.837512969970703e-4)
     r = r - q * f32(7.549533620476723e-8)
@@ -214,7 +223,7 @@ def _sincos32(x):
 
 @njit
 def _sincos64(x):
-    q = np.floor(x * 0.6366197723675814 + 0.5)
+    q = floor(x * 0.6366197723675814 + 0.5)
     r = x - q * 1.5707963267341256
     r = r - q * 6.077100506303966e-11
     r = r - q * 2.0222662487959506e-21
@@ -259,7 +268,7 @@ def cos(x):
 def _wrap32(x):
     # In float32 the turn is the true 2 pi, in three parts: float32's own 2 pi would drift by 2e-7 per turn.
     shifted = x + f32(3.1415927410125732)
-    turns = np.floor(shifted * f32(0.15915494309189535))
+    turns = floor(shifted * f32(0.15915494309189535))
     r = ((x - turns * f32(6.28125)) - turns * f32(0.0019350051879882812)) - turns * f32(3.019916050561733e-7)
     r = r + f32(6.2831854820251465) if r < f32(-3.1415927410125732) else r
     return r - f32(6.2831854820251465) if r >= f32(3.1415927410125732) else r
@@ -269,7 +278,7 @@ def _wrap32(x):
 def _wrap64(x):
     # In float64 the turn is float64's 2 pi, in two parts, as in Gymnasium's ((x + pi) % (2 * pi)) - pi.
     shifted = x + 3.141592653589793
-    turns = np.floor(shifted * 0.15915494309189535)
+    turns = floor(shifted * 0.15915494309189535)
     r = (shifted - turns * 6.2831853069365025) - turns * 2.430837753308879e-10
     r = r + 6.283185307179586 if r < 0.0 else r
     r = r - 6.283185307179586 if r >= 6.283185307179586 else r
