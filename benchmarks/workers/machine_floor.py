@@ -1,0 +1,76 @@
+"""What this machine can do at best: copy bandwidth at a given working set, multiply-add and division rates.
+
+Each kernel runs on `threads` Python threads at once, without the GIL, on data of its own.
+"""
+
+import threading
+import time
+
+
+def _run(threads, work):
+    """Seconds from the first start to the last end of `work(k)` on `threads` threads."""
+    pool = [threading.Thread(target=work, args=(k,)) for k in range(threads)]
+    start = time.perf_counter()
+    for thread in pool:
+        thread.start()
+    for thread in pool:
+        thread.join()
+    return time.perf_counter() - start
+
+
+def _rate(threads, seconds, work, units):
+    """Best units per second over three windows of `seconds`; `work(k, repeats)` does `units * repeats` a thread."""
+    repeats = 1
+    while (elapsed := _run(threads, lambda k: work(k, repeats))) < seconds / 10:
+        repeats *= 4
+    repeats = max(1, int(repeats * seconds / elapsed))
+    fastest = min(_run(threads, lambda k: work(k, repeats)) for _ in range(3))
+    return units * threads * repeats / fastest
+
+
+def measure(request, clock):
+    import numba
+    import numpy as np
+
+    threads, seconds = request["threads"], min(clock.seconds, 0.5)
+    compiled = numba.njit(nogil=True, error_model="numpy", fastmath={"contract", "nsz"})
+
+    @compiled
+    def copy(target, source, repeats):
+        for _ in range(repeats):
+            for i in range(source.size):
+                target[i] = source[i]
+
+    @compiled
+    def multiply_add(x, a, b, repeats):
+        for _ in range(repeats):
+            for i in range(x.size):
+                value = x[i]
+                for _ in range(64):
+                    value = value * a + b
+                x[i] = value
+
+    @compiled
+    def divide(x, a, repeats):
+        for _ in range(repeats):
+            for i in range(x.size):
+                value = x[i]
+                for _ in range(16):
+                    value = a / value
+                x[i] = value
+
+    half = max(64, request["working_set"] // 2 // 4 // threads)
+    sources = [np.ones(half, np.float32) for _ in range(threads)]
+    targets = [np.ones(half, np.float32) for _ in range(threads)]
+    small = [np.full(1024, 1.7, np.float32) for _ in range(threads)]
+    a, b = np.float32(0.7), np.float32(0.3)
+    copy(targets[0], sources[0], 1)
+    multiply_add(small[0], a, b, 1)
+    divide(small[0], np.float32(1.3), 1)
+    return {
+        "copy_bytes_per_second": _rate(
+            threads, seconds, lambda k, n: copy(targets[k], sources[k], n), 2 * 4 * half
+        ),
+        "fma_per_second": _rate(threads, seconds, lambda k, n: multiply_add(small[k], a, b, n), 1024 * 64),
+        "div_per_second": _rate(threads, seconds, lambda k, n: divide(small[k], np.float32(1.3), n), 1024 * 16),
+    }
