@@ -99,9 +99,7 @@ def run(args: Sequence[str]) -> int:
     except (ConfigError, UnknownEnvError) as error:
         return _fail(str(error), USAGE_ERROR, debug)
     except (GpurlError, click.ClickException) as error:
-        return _fail(
-            error.format_message() if isinstance(error, click.ClickException) else str(error), FAILURE, debug
-        )
+        return _fail(error.format_message() if isinstance(error, click.ClickException) else str(error), FAILURE, debug)
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted", 130, debug, label=False)
     except BrokenPipeError:  # `gpurl envs | head`
@@ -111,9 +109,7 @@ def run(args: Sequence[str]) -> int:
         return _fail("out of memory; use fewer --num-envs or a smaller batch", FAILURE, debug)
     except Exception as error:
         text = " ".join(str(error).split()) or "no message"
-        return _fail(
-            f"internal error: {type(error).__name__}: {text[:300]} (--debug shows more)", FAILURE, debug
-        )
+        return _fail(f"internal error: {type(error).__name__}: {text[:300]} (--debug shows more)", FAILURE, debug)
 
 
 def _fail(message: str, code: int, debug: bool, label: bool = True) -> int:

@@ -26,10 +26,7 @@ def command(as_json: bool) -> None:
         return
     from cli.tables import print_table
 
-    rows = [
-        [f.item, f"[{_STYLE[f.status]}]{f.status}[/]", _literal(f.found), _literal(f.advice)]
-        for f in findings
-    ]
+    rows = [[f.item, f"[{_STYLE[f.status]}]{f.status}[/]", _literal(f.found), _literal(f.advice)] for f in findings]
     print_table(("item", "status", "found", "what to do"), rows)
 
 

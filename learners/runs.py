@@ -13,6 +13,7 @@ runs/<env>/<algo>-<schedule>-s<seed>-<time>/
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -75,15 +76,11 @@ class RunDirectory:
         except OSError as error:
             raise RunError(f"cannot read {self.config_file}: {error.strerror or error}") from error
         except ValueError as error:
-            raise RunError(
-                f"{self.config_file} is damaged (not JSON); restore it or start a new run"
-            ) from error
+            raise RunError(f"{self.config_file} is damaged (not JSON); restore it or start a new run") from error
         if not isinstance(config, dict) or "env_id" not in config or "format" not in config:
             raise RunError(f"{self.config_file} is not a gpurl run's config")
         if config["format"] != CONFIG_FORMAT:
-            raise RunError(
-                f"{self.config_file} has format {config['format']}; this gpurl reads {CONFIG_FORMAT}"
-            )
+            raise RunError(f"{self.config_file} has format {config['format']}; this gpurl reads {CONFIG_FORMAT}")
         return config
 
     def write_config(self, config: Mapping[str, Any]) -> None:
@@ -138,9 +135,7 @@ class RunLock:
             raise RunError(
                 f"{self._run.path} is in use by another gpurl{by}; wait for it or use another folder"
             ) from error
-        with contextlib.suppress(
-            OSError
-        ):  # the owner's number is a courtesy: a full disk must not stop a resume
+        with contextlib.suppress(OSError):  # the owner's number is a courtesy: a full disk must not stop a resume
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()
@@ -197,11 +192,21 @@ def existing_run(path: Path | str) -> Iterator[RunDirectory]:
         yield run
 
 
+def check_new(path: Path) -> None:
+    """Raise `RunError` if a new run at `path` is bound to fail: a cheap look before anything slow is done."""
+    _refuse_existing(RunDirectory(path))
+    parent = path.absolute()
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        raise write_problem(path, NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)))
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise write_problem(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
 def _refuse_existing(run: RunDirectory) -> None:
     if run.config_file.exists():
-        raise RunError(
-            f"{run.path} already holds a run; go on with `gpurl resume {run.path}` or choose another folder"
-        )
+        raise RunError(f"{run.path} already holds a run; go on with `gpurl resume {run.path}` or choose another folder")
 
 
 def open_run(path: Path | str) -> RunDirectory:

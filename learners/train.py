@@ -153,12 +153,16 @@ class Trainer:
         if self.iteration % self.settings.log_every == 0:
             self._write_row()
 
+    @property
+    def last_sps(self) -> float:
+        """Environment steps per second of this process's training."""
+        return (self.step - self._first_step) / max(self._elapsed() - self._seconds, 1e-9)
+
     def _elapsed(self) -> float:
         return self._seconds + time.perf_counter() - self._began
 
     def _progress(self) -> Progress:
-        done = self.step - self._first_step
-        sps = done / max(time.perf_counter() - self._began, 1e-9)
+        sps = self.last_sps
         left = max(0, self.settings.total_steps - self.step) / max(sps, 1e-9)
         return Progress(self.step, self.settings.total_steps, self.iteration, sps, left, self._interval.recent_return)
 

@@ -1,0 +1,96 @@
+"""The live line of a training: a bar on a terminal, a plain line now and then elsewhere. Goes to stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from learners.train import Progress
+
+TERMINAL_SECONDS, PLAIN_SECONDS = 0.2, 10.0
+
+
+class TrainingLine:
+    """Context manager; call it with each `Progress`."""
+
+    def __init__(self, title: str, quiet: bool = False) -> None:
+        self._title = title
+        self._quiet = quiet
+        self._bar: Any = None
+        self._next = 0.0
+
+    def __enter__(self) -> TrainingLine:
+        if not self._quiet and sys.stderr.isatty():
+            self._bar = _make_bar()
+            self._task = self._bar.add_task(self._title, total=None, sps="", result="", left="")
+            self._bar.start()
+            self._bar.refresh()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        """Show the moment, unless the last one was shown just now."""
+        now = time.monotonic()
+        final = progress.step >= progress.total_steps
+        if self._quiet or (now < self._next and not final):
+            return
+        self._next = now + (TERMINAL_SECONDS if self._bar is not None else PLAIN_SECONDS)
+        recent = progress.recent_return()
+        result = "return -" if recent is None else f"return {recent:.1f}"
+        left = duration(progress.seconds_left)
+        if self._bar is None:
+            share = 100 * min(1.0, progress.step / progress.total_steps)
+            line = f"{self._title} {share:3.0f}%  {progress.step:,} steps  {rate(progress.sps)}  {result}  ETA {left}"
+            print(line, file=sys.stderr, flush=True)
+            return
+        self._bar.update(
+            self._task,
+            total=progress.total_steps,
+            completed=min(progress.step, progress.total_steps),
+            sps=rate(progress.sps),
+            result=result,
+            left=f"ETA {left}",
+        )
+        self._bar.refresh()
+
+
+def _make_bar() -> Any:
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    from cli.tables import console
+
+    # No refresh thread: it would take time from the training threads. The line moves when an iteration ends.
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TaskProgressColumn(),
+        TextColumn("{task.completed:,.0f} steps"),
+        TextColumn("[cyan]{task.fields[sps]}"),
+        TextColumn("[green]{task.fields[result]}"),
+        TextColumn("{task.fields[left]}"),
+        console=console(stderr=True),
+        auto_refresh=False,
+    )
+
+
+def rate(steps_per_second: float) -> str:
+    """`156k steps/s`."""
+    for scale, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if steps_per_second >= scale:
+            return f"{steps_per_second / scale:.3g}{unit} steps/s"
+    return f"{steps_per_second:.3g} steps/s"
+
+
+def duration(seconds: float) -> str:
+    """`0:07`, `12:30` or `3:05:00`."""
+    whole = round(seconds)
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

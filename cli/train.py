@@ -1,0 +1,98 @@
+"""`gpurl train ENV`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cli.options import QUIET, SEED, Count, device_option, eval_episodes_option
+
+RUNS = Path("runs")
+
+
+@click.command("train")
+@click.argument("env")
+@click.option("-a", "--algo", default="ppo", show_default=True, help="Algorithm: ppo or a2c.")
+@click.option("--schedule", default="sync", show_default=True, help="Who collects and learns when: sync.")
+@click.option("-t", "--total-steps", type=Count(), help="Environment steps to train for.  [default: the preset's]")
+@click.option("-n", "--num-envs", type=Count(), help="Environments stepped at once.  [default: the preset's]")
+@SEED
+@device_option("auto")
+@click.option(
+    "-o",
+    "--run-dir",
+    type=click.Path(path_type=Path),
+    help="Folder of this run.  [default: runs/ENV/ALGO-SCHEDULE-sSEED-TIME]",
+)
+@click.option("--set", "overrides", multiple=True, metavar="NAME=VALUE", help="Change a setting; may be repeated.")
+@click.option("--list-settings", is_flag=True, help="Show what --set can change, then exit.")
+@click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32", help="Of the environments.")
+@click.option("--threads", type=Count(), help="Most CPU threads that step environments.  [default: all allowed]")
+@click.option("--torch-threads", type=Count(), help="CPU threads of torch.  [default: all allowed]")
+@click.option("--checkpoint-every", type=Count(), help="Steps between checkpoints.  [default: a 20th of the run]")
+@click.option("--keep", type=Count(), default=3, show_default=True, help="Latest checkpoints kept, beside the best.")
+@eval_episodes_option
+@QUIET
+def command(
+    env: str,
+    algo: str,
+    schedule: str,
+    overrides: tuple[str, ...],
+    list_settings: bool,
+    run_dir: Path | None,
+    keep: int,
+    eval_episodes: int,
+    quiet: bool,
+    **options: Any,
+) -> int:
+    """Train a policy in ENV with settings known to work, then evaluate it in Gymnasium's own environment.
+
+    Ctrl-C saves a checkpoint and stops; `gpurl resume RUN` goes on from there, bit for bit.
+
+    \b
+    gpurl train CartPole-v1
+    gpurl train Pendulum-v1 -a ppo -s 3 -t 1e6 --set learning_rate=3e-4
+    gpurl train CartPole-v1 --set env.gravity=5 --set hidden_sizes=32,32
+    """
+    import gpuenvs
+
+    spec = gpuenvs.get(env)
+    if list_settings:
+        _print_settings(spec, algo)
+        return 0
+    from cli.training import finish, run_session
+    from learners.build import resolve
+    from learners.runs import default_path
+    from learners.session import begin
+
+    config = resolve(spec.id, algo=algo, schedule=schedule, overrides=overrides, keep_checkpoints=keep, **options)
+    path = run_dir or default_path(RUNS, spec.id, algo, schedule, config.seed)
+    with begin(config, path) as session:
+        outcome = run_session(session, quiet)
+        return finish(session, outcome, eval_episodes)
+
+
+def _print_settings(spec: Any, algo: str) -> None:
+    """Every name `--set` knows, with the value it has for this environment."""
+    from cli.tables import print_table
+    from learners import compat
+    from learners.config import options
+    from learners.presets import preset
+
+    values = preset(spec.id, algo)
+    rows = [
+        [name, _text(values.get(name, option.default)), option.valid(), option.help]
+        for name, option in options(compat.algorithm(algo).config_class).items()
+    ]
+    for name, value in spec.params._asdict().items():
+        rows.append([f"env.{name}", _text(value), "a number", f"parameter of {spec.id}"])
+    rows.append(["env.max_episode_steps", _text(spec.max_episode_steps), "an integer >= 1", "time limit in steps"])
+    print_table(("setting", "value", "accepts", "meaning"), rows)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,67 @@
+"""What `train` and `resume` share: the loop with its live line, the clean stop, the closing evaluation."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from cli.progress import TrainingLine, duration, rate
+
+if TYPE_CHECKING:
+    from learners.evaluate import EvalResult
+    from learners.session import Session
+    from learners.train import Outcome
+
+
+def run_session(session: Session, quiet: bool) -> Outcome:
+    """Train until the end or a signal; prints what happened. The checkpoint is made either way."""
+    from learners.interrupts import StopRequest
+
+    config, trainer = session.config, session.trainer
+    title = f"{config.env_id} {config.algo}"
+    first = trainer.step
+    if not quiet:
+        click.echo(f"run: {session.run.path}", err=True)
+    with StopRequest(_announce) as stop, TrainingLine(title, quiet) as line:
+        outcome = trainer.train(stop, line)
+    if outcome.signum:
+        click.echo(f"stopped at step {outcome.step:,}; checkpoint: {outcome.checkpoint}")
+        click.echo(f"go on with: gpurl resume {session.run.path}")
+        return outcome
+    result = "" if outcome.recent_return is None else f", return {outcome.recent_return:.1f}"
+    steps = f"{outcome.step - first:,} steps" if first else f"{outcome.step:,} steps"
+    click.echo(f"trained: {steps} in {duration(outcome.seconds)} ({rate(trainer.last_sps)}){result}")
+    return outcome
+
+
+def finish(session: Session, outcome: Outcome, eval_episodes: int) -> int:
+    """The closing evaluation and the run's path. Returns the exit code."""
+    from learners.interrupts import exit_code
+    from learners.session import evaluate_run, save_evaluation
+
+    if outcome.signum:
+        return exit_code(outcome.signum)
+    if eval_episodes:
+        policy = session.trainer.schedule.algo.policy
+        result = evaluate_run(session.config, policy, eval_episodes)
+        save_evaluation(session.run, result, outcome.step)
+        click.echo(describe(result))
+    click.echo(f"run: {session.run.path}")
+    return 0
+
+
+def describe(result: EvalResult) -> str:
+    """One line for a person."""
+    place = "Gymnasium's" if result.on == "gymnasium" else "gpuenvs"
+    how = "deterministic" if result.deterministic else "sampled actions"
+    return (
+        f"eval: {place} {result.env_id}: return {result.mean:.2f} +- {result.stderr:.2f} "
+        f"(std {result.std:.2f}, {len(result.returns)} episodes, {how})"
+    )
+
+
+def _announce(signum: int) -> None:
+    # In a signal handler: a plain write, no console that might be in the middle of a line of its own.
+    os.write(2, b"\nstopping after this iteration, then saving (once more to leave at once)\n")
