@@ -99,8 +99,7 @@ class BatchEnv:
         self._make_views()
         self._started = False
         self._closed = False
-        self.nonfinite_states = 0
-        self.nonfinite_rewards = 0
+        self._nonfinite = np.zeros(2, np.int64)  # states, rewards
         self._configure()
 
     def _make_backend(self) -> Any:
@@ -189,15 +188,32 @@ class BatchEnv:
             ended because their state was NaN or infinite.
 
         Raises:
-            ActionError: wrong shape, dtype, or an integer out of range; nothing was stepped.
+            ActionError: wrong shape, dtype, or an integer out of range; nothing was stepped. Looking at integers on CUDA
+                would stall the device, so there the next read of `nonfinite_states` or `snapshot()` raises it.
         """
         self._check_open()
         if not self._started:
             raise ConfigError("step before reset: call env.reset(seed=...) first")
         _, states, rewards = self._backend.step(self._action_rows(action))
-        self.nonfinite_states += states
-        self.nonfinite_rewards += rewards
+        self._nonfinite += (states, rewards)
         return self.obs, self.reward, self.terminated, self.truncated, self.info
+
+    @property
+    def nonfinite_states(self) -> int:
+        """States so far that were NaN or infinite and ended their row. Waits for the device on CUDA."""
+        self._collect()
+        return int(self._nonfinite[0])
+
+    @property
+    def nonfinite_rewards(self) -> int:
+        """Rewards so far that were NaN or infinite, of finite states. Waits for the device on CUDA."""
+        self._collect()
+        return int(self._nonfinite[1])
+
+    def _collect(self) -> None:
+        """Fetch what a CUDA device has counted; the CPU backend tells with each step."""
+        if self.device != "cpu":
+            self._nonfinite += self._backend.counts()
 
     def _action_rows(self, action: Any) -> Any:
         """`action` as contiguous rows of the action buffer; a copy only where memory order or dtype require one."""
@@ -309,7 +325,9 @@ class BatchEnv:
                 self._arrays[name][...] = self._xp.asarray(value)
         low, high, offset, states, rewards, started = (int(v) for v in snapshot["totals"])
         self.seed, self.env_offset = low | high << 32, offset
-        self.nonfinite_states, self.nonfinite_rewards, self._started = states, rewards, bool(started)
+        self._collect()
+        self._nonfinite[:] = states, rewards
+        self._started = bool(started)
         self._configure()
 
     # --- the rest ----------------------------------------------------------------------------------------------------
