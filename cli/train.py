@@ -30,7 +30,13 @@ RUNS = Path("runs")
 @click.option("--list-settings", is_flag=True, help="Show what --set can change, then exit.")
 @click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32", help="Of the environments.")
 @click.option("--threads", type=Count(), help="Most CPU threads that step environments.  [default: all allowed]")
-@click.option("--torch-threads", type=Count(), help="CPU threads of torch.  [default: all allowed]")
+@click.option(
+    "--torch-threads",
+    type=Count(),
+    default=1,
+    show_default=True,
+    help="CPU threads of torch; more pay for wide networks only.",
+)
 @click.option("--checkpoint-every", type=Count(), help="Steps between checkpoints.  [default: a 20th of the run]")
 @click.option("--keep", type=Count(), default=3, show_default=True, help="Latest checkpoints kept, beside the best.")
 @eval_episodes_option

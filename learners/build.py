@@ -94,7 +94,7 @@ def resolve(
     device: str = "auto",
     dtype: str = "float32",
     threads: int | None = None,
-    torch_threads: int | None = None,
+    torch_threads: int = 1,
     checkpoint_every: int | None = None,
     keep_checkpoints: int = 3,
 ) -> RunConfig:
@@ -131,7 +131,7 @@ def resolve(
         device=resolve_device(device),
         dtype=dtype,
         threads=cores if threads is None else _in_range("--threads", threads, 1, cores),
-        torch_threads=cores if torch_threads is None else _in_range("--torch-threads", torch_threads, 1, cores),
+        torch_threads=_in_range("--torch-threads", torch_threads, 1, cores),
         log_every=max(1, updates // ROWS_PER_RUN),
         checkpoint_every=checkpoint_every or max(rows, settings["total_steps"] // CHECKPOINTS_PER_RUN),
         keep_checkpoints=keep_checkpoints,

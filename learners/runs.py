@@ -165,6 +165,15 @@ def default_path(root: Path, env_id: str, algo: str, schedule: str, seed: int) -
     return _free_name(root / name / f"{algo}-{schedule}-s{seed}-{stamp}")
 
 
+def find_runs(path: Path) -> list[Path]:
+    """The run at `path`, or every run below it in name order. Raises `RunError` if there is none."""
+    if path.is_dir() and not (path / "config.json").is_file():
+        found = sorted(config.parent for config in path.glob("**/config.json"))
+        if found:
+            return found
+    return [open_run(path).path]
+
+
 @contextlib.contextmanager
 def new_run(path: Path) -> Iterator[RunDirectory]:
     """Make and lock a new run's folders.

@@ -1,0 +1,154 @@
+"""Videos: a policy acts in gpuenvs, Gymnasium's own renderer draws the states it passed through."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gpuenvs
+from gpuenvs.errors import ConfigError, RunError
+from gpuenvs.spec import EnvSpec
+from learners.atomic import TEMPORARY_PREFIX, sync_folder, write_problem
+from learners.evaluate import reference_id
+
+FORMATS = (".mp4", ".gif")
+INSTALL_HINT = "install the render extra: pip install 'gpurl[render]'"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a video shows."""
+
+    path: Path
+    frames: int
+    returns: tuple[float, ...]
+
+
+def check_output(path: Path) -> None:
+    """Raise unless `path` has a known ending and everything that rendering imports is there."""
+    if path.suffix.lower() not in FORMATS:
+        raise ConfigError(f"--out {path}: write it with an ending of {' or '.join(FORMATS)}")
+    needed = ["pygame", "imageio"] + (["imageio_ffmpeg"] if path.suffix.lower() == ".mp4" else [])
+    for module in needed:
+        try:
+            __import__(module)
+        except ImportError as error:
+            raise RunError(f"rendering needs {module}, which is not installed; {INSTALL_HINT}") from error
+
+
+def record(
+    policy: Any,
+    env_id: str | EnvSpec,
+    path: Path,
+    *,
+    episodes: int = 1,
+    max_steps: int = 2000,
+    seed: int = 0,
+    deterministic: bool = True,
+    params: dict[str, Any] | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+) -> Recording:
+    """Write `episodes` episodes, at most `max_steps` frames each, to an .mp4 or .gif file.
+
+    Raises:
+        ConfigError: the env has no renderer, or the ending is unknown.
+        RunError: rendering packages are missing, or the file cannot be written.
+    """
+    spec = gpuenvs.get(env_id)
+    reference = reference_id(spec)
+    check_output(path)
+    returns: list[float] = []
+    frames = 0
+    with _renderer(reference) as renderer, _writer(path, _frame_rate(renderer)) as write:
+        for state in _states(policy, spec, episodes, max_steps, seed, deterministic, device, dtype, params, returns):
+            spec.reference.to_reference(renderer.unwrapped, state)  # type: ignore[union-attr]
+            write(np.asarray(renderer.unwrapped.render()))
+            frames += 1
+    return Recording(path, frames, tuple(returns))
+
+
+def _states(
+    policy: Any,
+    spec: EnvSpec,
+    episodes: int,
+    max_steps: int,
+    seed: int,
+    deterministic: bool,
+    device: str,
+    dtype: str,
+    params: dict[str, Any] | None,
+    returns: list[float],
+) -> Iterator[Any]:
+    """Every state of the episodes, the last ones included; appends each episode's return."""
+    import torch
+
+    generator = torch.Generator(policy.device).manual_seed(seed)
+    with gpuenvs.make(spec, 1, device=device, seed=seed, dtype=dtype, autoreset="disabled", **(params or {})) as env:
+        for _ in range(episodes):
+            obs, _ = env.reset()
+            total = 0.0
+            yield env.render_state(0)
+            for _ in range(max_steps):
+                rows = torch.from_dlpack(obs).to(policy.device)
+                action = policy.act(rows, deterministic=deterministic, generator=generator)
+                obs, reward, terminated, truncated, _ = env.step(action.to(env.device))
+                total += float(reward[0])
+                yield env.render_state(0)
+                if terminated[0] or truncated[0]:
+                    break
+            returns.append(total)
+
+
+@contextlib.contextmanager
+def _renderer(reference: str) -> Iterator[Any]:
+    """Gymnasium's environment, drawing into arrays, on a machine with or without a display."""
+    import gymnasium
+
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # frames are arrays: never open a window
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    try:
+        env = gymnasium.make(reference, render_mode="rgb_array", disable_env_checker=True)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise RunError(f"rendering {reference} needs packages that are missing; {INSTALL_HINT}") from error
+    try:
+        env.reset(seed=0)
+        yield env
+    finally:
+        env.close()
+
+
+def _frame_rate(renderer: Any) -> int:
+    return int(renderer.metadata.get("render_fps", 30))
+
+
+@contextlib.contextmanager
+def _writer(path: Path, frames_per_second: int) -> Iterator[Any]:
+    """A function that appends a frame (height, width, 3) uint8; the file appears when all is written."""
+    import imageio.v2 as imageio
+
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
+    options: dict[str, Any]
+    if path.suffix.lower() == ".gif":
+        # A GIF's clock ticks in hundredths of a second and browsers slow anything below two ticks.
+        options = {"duration": max(20, 1000 / frames_per_second), "loop": 0}
+    else:
+        options = {"fps": frames_per_second, "macro_block_size": 2, "quality": 8}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        writer = imageio.get_writer(temporary, **options)
+        with contextlib.closing(writer):
+            yield writer.append_data
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise write_problem(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
