@@ -67,10 +67,9 @@ def reset(rng, params):
 @njit
 def _wrap(angle):
     """`angle` brought into [-pi, pi] by whole turns; both ends stay as they are."""
-    pi = lit(math.pi, angle)
-    two_pi = lit(2.0 * math.pi, angle)
     size = -angle if angle < f32(0.0) else angle
-    excess = two_pi * floor((pi - size) / two_pi)  # minus the whole turns beyond pi, in rad
+    turns = floor((lit(math.pi, angle) - size) * lit(0.5 / math.pi, angle))  # minus the whole turns beyond pi
+    excess = turns * lit(2.0 * math.pi, angle)
     return angle - excess if angle < f32(0.0) else angle + excess
 
 
@@ -182,5 +181,5 @@ SPEC = EnvSpec(
     max_episode_steps=500,
     reward_threshold=-100.0,
     reference=Reference("Acrobot-v1", _to_reference, _from_reference),
-    doc=__doc__,
+    doc=__doc__ or "",
 )

@@ -117,5 +117,5 @@ SPEC = EnvSpec(
     max_episode_steps=500,
     reward_threshold=475.0,
     reference=Reference("CartPole-v1", _to_reference, _from_reference),
-    doc=__doc__,
+    doc=__doc__ or "",
 )

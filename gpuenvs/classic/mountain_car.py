@@ -21,7 +21,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpuenvs.rng import uniform
-from gpuenvs.scalar import clip, cos, f32, njit
+from gpuenvs.scalar import clip, cos, f32, lit, njit
 from gpuenvs.spec import EnvSpec, Reference
 
 
@@ -45,7 +45,7 @@ class Params(NamedTuple):
 @njit
 def reset(rng, params):
     position = uniform(rng, 0, params.reset_low, params.reset_high)
-    return State(position, f32(0.0) * position)
+    return State(position, lit(0.0, position))
 
 
 @njit
@@ -90,5 +90,5 @@ SPEC = EnvSpec(
     max_episode_steps=200,
     reward_threshold=-110.0,
     reference=Reference("MountainCar-v0", _to_reference, _from_reference),
-    doc=__doc__,
+    doc=__doc__ or "",
 )

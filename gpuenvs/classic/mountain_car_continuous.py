@@ -51,7 +51,7 @@ class Params(NamedTuple):
 @njit
 def reset(rng, params):
     position = uniform(rng, 0, params.reset_low, params.reset_high)
-    return State(position, f32(0.0) * position)
+    return State(position, lit(0.0, position))
 
 
 @njit
@@ -99,5 +99,5 @@ SPEC = EnvSpec(
     max_episode_steps=999,
     reward_threshold=90.0,
     reference=Reference("MountainCarContinuous-v0", _to_reference, _from_reference),
-    doc=__doc__,
+    doc=__doc__ or "",
 )

@@ -96,5 +96,5 @@ SPEC = EnvSpec(
     action_space=Box(-Params().max_torque, Params().max_torque, shape=(1,), dtype=np.float32),
     max_episode_steps=200,
     reference=Reference("Pendulum-v1", _to_reference, _from_reference),
-    doc=__doc__,
+    doc=__doc__ or "",
 )
