@@ -143,7 +143,7 @@ def _choose_lit(value, like):
 
 
 @typed(_choose_lit)
-def lit(value, like):
+def lit(value: float, like: Any) -> Any:
     """The constant `value` in the dtype of `like` (float32, float64 or int32), correctly rounded.
 
     >>> tau = lit(0.02, state.x)
