@@ -68,9 +68,7 @@ ENV_PEERS = (
     ),
 )
 
-OWN_TRAIN = Contender(
-    "gpurl PPO", worker="gpurl_train", package="learners", install="pip install gpurl", peer=False
-)
+OWN_TRAIN = Contender("gpurl PPO", worker="gpurl_train", package="learners", install="pip install gpurl", peer=False)
 
 TRAIN_PEERS = (
     Contender(
@@ -129,4 +127,24 @@ class TrainCase:
 TRAIN_CASES = (
     TrainCase("large minibatches", "64 envs, minibatches of 1024 rows", 64, 64, 4, 4),
     TrainCase("small minibatches", "Stable-Baselines3's default update: minibatches of 64 rows", 8, 256, 10, 32),
+)
+
+
+@dataclass(frozen=True)
+class PresetCase:
+    """A preset and the return it must reach: the mean over seeds, and on each seed where that is asked."""
+
+    env_id: str
+    algo: str
+    mean_at_least: float
+    each_at_least: float | None = None
+
+
+PRESET_CASES = (
+    PresetCase("CartPole-v1", "ppo", 490.0, each_at_least=475.0),
+    PresetCase("Acrobot-v1", "ppo", -90.0),
+    PresetCase("MountainCar-v0", "ppo", -120.0),
+    PresetCase("MountainCarContinuous-v0", "ppo", 90.0),
+    PresetCase("Pendulum-v1", "ppo", -200.0),
+    PresetCase("CartPole-v1", "a2c", 475.0),
 )

@@ -104,7 +104,12 @@ def _floor(spec: Any, own: dict[str, Any], seconds: float) -> dict[str, Any]:
 
     moved = bytes_per_step(make_layout(spec, SAME_STEP), np.dtype(np.float32))
     # The thread count that the run was best with, not how many it was allowed.
-    request = {"env_id": spec.id, "seconds": seconds, "threads": own["config"]["threads"]}
+    request = {
+        "env_id": spec.id,
+        "action": _action(spec),
+        "seconds": seconds,
+        "threads": own["config"]["threads"],
+    }
     counted = measure(_OPERATIONS, "", request)
     rates = measure(_FLOOR, "", {**request, "working_set": moved * own["config"]["num_envs"]})
     for answer in (counted, rates):
@@ -143,7 +148,16 @@ def tables(rows: list[dict[str, Any]]) -> list[Any]:
     drawn.append(
         table(
             "gpurl against the predicted floor",
-            ("environment", "bytes/step", "flops/step", "copy GB/s", "GFMA/s", "memory bound", "arithmetic bound", "reached"),
+            (
+                "environment",
+                "bytes/step",
+                "flops/step",
+                "copy GB/s",
+                "GFMA/s",
+                "memory bound",
+                "arithmetic bound",
+                "reached",
+            ),
             [_floor_cells(row) for row in floors],
             right=tuple(range(1, 8)),
         )

@@ -27,7 +27,9 @@ def peers_python(path: str | None = None) -> str:
     if not chosen:
         return sys.executable
     if not os.access(chosen, os.X_OK) or os.path.isdir(chosen):
-        raise ConfigError(f"no Python interpreter at {chosen!r}; give --peers-python (or {PEERS_VARIABLE}) the path of one")
+        raise ConfigError(
+            f"no Python interpreter at {chosen!r}; give --peers-python (or {PEERS_VARIABLE}) the path of one"
+        )
     return chosen
 
 

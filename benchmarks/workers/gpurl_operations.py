@@ -32,9 +32,10 @@ class Counted(np.float32):
     """A float32 that counts what is done with it, and whose results count too."""
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
-        result = getattr(ufunc, method)(*(np.float32(x) if isinstance(x, Counted) else x for x in inputs), **kwargs)
+        plain = [np.float32(x) if type(x) is Counted else x for x in inputs]
+        result = getattr(ufunc, method)(*plain, **kwargs)
         counts[_KINDS.get(ufunc.__name__, "other")] += 1
-        return Counted(result) if isinstance(result, np.float32) else result
+        return Counted(result) if type(result) is np.float32 else result
 
     def __neg__(self):  # flips a bit, usually as part of the next instruction
         return Counted(-np.float32(self))
@@ -73,7 +74,7 @@ def measure(request, clock):
     for _ in range(steps):
         state = spec.state(*(Counted(x) for x in random.uniform(-0.1, 0.1, len(spec.state._fields))))
         if spec.discrete:
-            action = np.int32(random.integers(spec.action_space.n))
+            action = np.int32(random.integers(request["action"]["n"]))
         else:
             action = tuple(Counted(x) for x in random.uniform(-1, 1, spec.action_dim))
         state = spec.step(state, action, params)[0]

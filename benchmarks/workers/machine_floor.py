@@ -20,11 +20,15 @@ def _run(threads, work):
 
 def _rate(threads, seconds, work, units):
     """Best units per second over three windows of `seconds`; `work(k, repeats)` does `units * repeats` a thread."""
+
+    def timed(repeats):
+        return _run(threads, lambda k: work(k, repeats))
+
     repeats = 1
-    while (elapsed := _run(threads, lambda k: work(k, repeats))) < seconds / 10:
+    while (elapsed := timed(repeats)) < seconds / 10:
         repeats *= 4
     repeats = max(1, int(repeats * seconds / elapsed))
-    fastest = min(_run(threads, lambda k: work(k, repeats)) for _ in range(3))
+    fastest = min(timed(repeats) for _ in range(3))
     return units * threads * repeats / fastest
 
 
@@ -68,9 +72,7 @@ def measure(request, clock):
     multiply_add(small[0], a, b, 1)
     divide(small[0], np.float32(1.3), 1)
     return {
-        "copy_bytes_per_second": _rate(
-            threads, seconds, lambda k, n: copy(targets[k], sources[k], n), 2 * 4 * half
-        ),
+        "copy_bytes_per_second": _rate(threads, seconds, lambda k, n: copy(targets[k], sources[k], n), 2 * 4 * half),
         "fma_per_second": _rate(threads, seconds, lambda k, n: multiply_add(small[k], a, b, n), 1024 * 64),
         "div_per_second": _rate(threads, seconds, lambda k, n: divide(small[k], np.float32(1.3), n), 1024 * 16),
     }

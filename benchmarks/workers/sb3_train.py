@@ -32,10 +32,11 @@ def measure(request, clock):
             verbose=0,
         )
         model.learn(rows)
-        iterations, start = 0, time.perf_counter()
-        while time.perf_counter() - start < seconds:
-            model.learn(rows, reset_num_timesteps=False)
-            iterations += 1
+        start = time.perf_counter()
+        model.learn(rows, reset_num_timesteps=False)
+        iterations = max(1, round(seconds / (time.perf_counter() - start)))
+        start = time.perf_counter()
+        model.learn(iterations * rows, reset_num_timesteps=False)
         return iterations * rows / (time.perf_counter() - start)
 
     config, tried = request.get("config"), []
