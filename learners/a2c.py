@@ -1,4 +1,7 @@
-"""Advantage actor-critic: one gradient step per rollout (Mnih et al. 2016, arXiv 1602.01783, the synchronous form)."""
+"""Advantage actor-critic: one gradient step per rollout (Mnih et al. 2016, arXiv 1602.01783, the synchronous form).
+
+Actor and critic share no weights; each has its own optimiser and its own gradient norm to clip.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class A2CConfig:
     ent_coef: float = option(0.0, "weight of the entropy bonus", ge=0)
     ent_end: float = option(1.0, "share of ent_coef left at total_steps", ge=0, le=1)
     vf_coef: float = option(0.5, "weight of the value loss", ge=0)
-    max_grad_norm: float = option(0.5, "largest norm of the gradient; 0 is unlimited", ge=0)
+    max_grad_norm: float = option(0.5, "largest norm of the gradient, of actor and critic each; 0 is unlimited", ge=0)
     norm_adv: bool = option(False, "normalise the advantages of each update")
     norm_obs: bool = option(False, "normalise observations by their running mean and deviation")
     norm_reward: bool = option(False, "divide rewards by the running deviation of the return")
@@ -80,7 +83,8 @@ class A2C:
             device=device,
             seed=seed,
         )
-        self.optimizer = FlatAdam(self.policy.flat, config.adam_eps)
+        self.actor_optimizer = FlatAdam(self.policy.actor_flat, config.adam_eps)
+        self.critic_optimizer = FlatAdam(self.policy.critic_flat, config.adam_eps)
         self.reward_norm = RewardNorm(config.num_envs, config.gamma).to(device) if config.norm_reward else None
         self.version = 0
 
@@ -99,15 +103,17 @@ class A2C:
             "ent_coef": F.linear_schedule(c.ent_coef, c.ent_end, progress),
         }
 
-    def loss(self, policy: Policy, batch: Batch, ent_coef: float) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of `batch` at the weights of `policy` (0-d, differentiable) and what is worth logging."""
+    def actor_loss(self, policy: Policy, batch: Batch, ent_coef: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """The actor's loss on `batch` at the weights of `policy` (0-d, differentiable) and what is worth logging."""
         dist = policy.distribution(batch.features)
         policy_loss = F.policy_gradient_loss(dist.log_prob(batch.action), batch.advantage)
-        value_loss = F.value_loss(policy.value(batch.features), batch.target, batch.value)
         entropy = dist.entropy().mean()
-        stats = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
-        loss = policy_loss - ent_coef * entropy + self.config.vf_coef * value_loss
-        return loss, {k: v.detach() for k, v in stats.items()}
+        stats = {"policy_loss": policy_loss.detach(), "entropy": entropy.detach()}
+        return policy_loss - ent_coef * entropy, stats
+
+    def critic_loss(self, policy: Policy, batch: Batch) -> Tensor:
+        """The value loss on `batch` at the weights of `policy` (0-d, differentiable), without `vf_coef`."""
+        return F.value_loss(policy.value(batch.features), batch.target, batch.value)
 
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
         """Learn from one rollout; returns 0-d tensors on the device and never waits for it.
@@ -124,22 +130,31 @@ class A2C:
         if c.norm_adv:
             batch = batch._replace(advantage=F.normalize_advantage(batch.advantage))
         coefficients = self.coefficients()
-        loss, stats = self.loss(self.policy, batch, coefficients["ent_coef"])
-        grad = flat_gradient(loss, self.policy)
-        stats["grad_norm"] = self.optimizer.step(grad, coefficients["learning_rate"], c.max_grad_norm)
-        stats["skipped_steps"] = self.optimizer.skipped.to(torch.float32)
-        metrics |= stats
+        metrics |= self._step(batch, **coefficients)
         metrics |= {k: torch.tensor(v, device=self.device) for k, v in coefficients.items()}
+        metrics["skipped_steps"] = self.actor_optimizer.skipped + self.critic_optimizer.skipped
         if self.policy.obs_norm is not None:
             self.policy.obs_norm.update(rollout.obs[:-1])
         self.version += 1
         return metrics
 
+    def _step(self, batch: Batch, learning_rate: float, ent_coef: float) -> dict[str, Tensor]:
+        """The gradient step of both networks on the whole batch."""
+        c, policy = self.config, self.policy
+        loss, stats = self.actor_loss(policy, batch, ent_coef)
+        grad = flat_gradient(loss, policy.actor_parameters())
+        stats["actor_grad_norm"] = self.actor_optimizer.step(grad, learning_rate, c.max_grad_norm)
+        value_loss = self.critic_loss(policy, batch)
+        grad = flat_gradient(c.vf_coef * value_loss, policy.critic_parameters())
+        stats["critic_grad_norm"] = self.critic_optimizer.step(grad, learning_rate, c.max_grad_norm)
+        return stats | {"value_loss": value_loss.detach()}
+
     def state_dict(self) -> dict[str, Any]:
         """Everything `update` depends on: weights and observation statistics, optimiser, reward scale, version."""
         return {
             "policy": self.policy.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "actor_optimizer": self.actor_optimizer.state_dict(),
+            "critic_optimizer": self.critic_optimizer.state_dict(),
             "reward_norm": {} if self.reward_norm is None else self.reward_norm.state_dict(),
             "version": self.version,
         }
@@ -147,7 +162,8 @@ class A2C:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take a `state_dict` of the same config and spaces over; raises what torch raises when shapes differ."""
         self.policy.load_state_dict(state["policy"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.actor_optimizer.load_state_dict(state["actor_optimizer"])
+        self.critic_optimizer.load_state_dict(state["critic_optimizer"])
         if self.reward_norm is not None:
             self.reward_norm.load_state_dict(state["reward_norm"])
         self.version = int(state["version"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -53,7 +54,7 @@ class MLP(nn.Sequential):
     ) -> None:
         sizes = tuple(sizes)
         modules: list[nn.Module] = []
-        for i, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:])):
+        for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
             last = i == len(sizes) - 2
             layer = nn.Linear(fan_in, fan_out)
             nn.init.orthogonal_(layer.weight, last_gain if last else 2**0.5, generator=generator)
@@ -70,8 +71,11 @@ class Policy(nn.Module):
     Raw observations (N, obs_dim) enter `act`, `sample` and `features`; `distribution` and `value` take what `features`
     returns, so that a learner normalises a batch once for many passes.
 
-    Every weight is a view into `flat` (float32): a snapshot of all weights is one copy, an optimiser step one kernel.
-    Loading a state dict writes into that buffer. Initial weights depend on `seed` alone, not on the device.
+    Every weight is a view into `flat` (float32), which holds `actor_flat` (the actor's layers, then log_std for
+    continuous actions) and `critic_flat`; of each layer first the weight (out, in), then the bias. A snapshot of all
+    weights is one copy, an optimiser step one kernel. Loading a state dict writes into that buffer.
+
+    Initial weights depend on `seed` alone, not on the device.
     """
 
     def __init__(
@@ -97,7 +101,17 @@ class Policy(nn.Module):
         self.log_std = nn.Parameter(torch.full((num_outputs,), log_std_init)) if self.continuous else None
         self.critic = MLP((obs_dim, *hidden_sizes, 1), activation, 1.0, generator)
         self.to(device)
-        self.flat = flatten_parameters(self)
+        self.flat = flatten_parameters([*self.actor_parameters(), *self.critic.parameters()])
+        split = sum(p.numel() for p in self.actor_parameters())
+        self.actor_flat, self.critic_flat = self.flat[:split], self.flat[split:]
+
+    def actor_parameters(self) -> list[nn.Parameter]:
+        """What decides actions, in the order of `actor_flat`."""
+        return [*self.actor.parameters(), *([] if self.log_std is None else [self.log_std])]
+
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """What decides values, in the order of `critic_flat`."""
+        return list(self.critic.parameters())
 
     @property
     def continuous(self) -> bool:
@@ -160,9 +174,9 @@ class Policy(nn.Module):
         return dist.sample(noise)
 
 
-def flatten_parameters(module: nn.Module) -> Tensor:
-    """Move every parameter of `module` into one contiguous buffer and return it; the parameters become views."""
-    parameters = list(module.parameters())
+def flatten_parameters(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """Move `parameters` into one contiguous buffer and return it; they become views of it."""
+    parameters = list(parameters)
     flat = torch.cat([p.detach().reshape(-1) for p in parameters])
     offset = 0
     for p in parameters:
@@ -171,7 +185,6 @@ def flatten_parameters(module: nn.Module) -> Tensor:
     return flat
 
 
-def flat_gradient(loss: Tensor, module: nn.Module) -> Tensor:
-    """d loss / d parameters as one vector in the order of `flatten_parameters`."""
-    grads = torch.autograd.grad(loss, list(module.parameters()))
-    return torch.cat([g.reshape(-1) for g in grads])
+def flat_gradient(loss: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
+    """d loss / d parameters as one vector, in the order given."""
+    return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(parameters))])

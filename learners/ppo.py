@@ -1,6 +1,8 @@
 """Proximal policy optimisation with a clipped surrogate (Schulman et al. 2017, arXiv 1707.06347).
 
-The details follow OpenAI's baselines as catalogued by Huang et al. 2022, "The 37 implementation details of PPO".
+The details follow OpenAI's baselines as catalogued by Huang et al. 2022, "The 37 implementation details of PPO", but for
+one: actor and critic share no weights, so each has its own optimiser and its own gradient norm to clip. A critic far from
+its targets then does not slow the actor down, and the two can learn at the same time.
 """
 
 from __future__ import annotations
@@ -44,8 +46,12 @@ class PPOConfig:
     ent_coef: float = option(0.0, "weight of the entropy bonus", ge=0)
     ent_end: float = option(1.0, "share of ent_coef left at total_steps", ge=0, le=1)
     vf_coef: float = option(0.5, "weight of the value loss", ge=0)
-    max_grad_norm: float = option(0.5, "largest norm of a minibatch's gradient; 0 is unlimited", ge=0)
-    target_kl: float = option(0.0, "stop an update's steps beyond 1.5 times this KL; 0 is never", ge=0)
+    max_grad_norm: float = option(
+        0.5, "largest norm of a minibatch's gradient, of actor and critic each; 0 is unlimited", ge=0
+    )
+    target_kl: float = option(
+        0.0, "the actor makes no more steps in an update beyond 1.5 times this KL; 0: never", ge=0
+    )
     norm_adv: bool = option(True, "normalise the advantages of each update")
     norm_obs: bool = option(False, "normalise observations by their running mean and deviation")
     norm_reward: bool = option(False, "divide rewards by the running deviation of the return")
@@ -108,7 +114,8 @@ class PPO:
             device=device,
             seed=seed,
         )
-        self.optimizer = FlatAdam(self.policy.flat, config.adam_eps)
+        self.actor_optimizer = FlatAdam(self.policy.actor_flat, config.adam_eps)
+        self.critic_optimizer = FlatAdam(self.policy.critic_flat, config.adam_eps)
         self.reward_norm = RewardNorm(config.num_envs, config.gamma).to(device) if config.norm_reward else None
         self.version = 0
 
@@ -128,24 +135,26 @@ class PPO:
             "ent_coef": F.linear_schedule(c.ent_coef, c.ent_end, progress),
         }
 
-    def loss(self, policy: Policy, batch: Batch, clip_coef: float, ent_coef: float) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of `batch` at the weights of `policy` (0-d, differentiable) and what is worth logging."""
-        c = self.config
+    def actor_loss(
+        self, policy: Policy, batch: Batch, clip_coef: float, ent_coef: float
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The actor's loss on `batch` at the weights of `policy` (0-d, differentiable) and what is worth logging."""
         dist = policy.distribution(batch.features)
-        value = policy.value(batch.features)
         log_prob = dist.log_prob(batch.action)
         policy_loss, ratio = F.ppo_policy_loss(log_prob, batch.log_prob, batch.advantage, clip_coef)
-        value_loss = F.value_loss(value, batch.target, batch.value, c.clip_value)
         entropy = dist.entropy().mean()
         with torch.no_grad():
             stats = {
                 "policy_loss": policy_loss.detach(),
-                "value_loss": value_loss.detach(),
                 "entropy": entropy.detach(),
                 "approx_kl": F.approx_kl(log_prob, batch.log_prob),
                 "clip_fraction": F.clip_fraction(ratio, clip_coef),
             }
-        return policy_loss - ent_coef * entropy + c.vf_coef * value_loss, stats
+        return policy_loss - ent_coef * entropy, stats
+
+    def critic_loss(self, policy: Policy, batch: Batch) -> Tensor:
+        """The value loss on `batch` at the weights of `policy` (0-d, differentiable), without `vf_coef`."""
+        return F.value_loss(policy.value(batch.features), batch.target, batch.value, self.config.clip_value)
 
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
         """Learn from one rollout; returns 0-d tensors on the device and never waits for it.
@@ -164,33 +173,35 @@ class PPO:
         coefficients = self.coefficients()
         metrics |= self._epochs(batch, **coefficients)
         metrics |= {k: torch.tensor(v, device=self.device) for k, v in coefficients.items()}
+        metrics["skipped_steps"] = self.actor_optimizer.skipped + self.critic_optimizer.skipped
         if self.policy.obs_norm is not None:
             self.policy.obs_norm.update(rollout.obs[:-1])
         self.version += 1
         return metrics
 
     def _epochs(self, batch: Batch, learning_rate: float, clip_coef: float, ent_coef: float) -> dict[str, Tensor]:
-        """All epochs over the minibatches; metrics are means over the steps that were made."""
-        c = self.config
+        """All epochs over the minibatches; the actor's metrics are means over the steps it made."""
+        c, policy = self.config, self.policy
         active = torch.ones((), dtype=torch.bool, device=self.device)
         kl_limit = KL_STOP_FACTOR * c.target_kl if c.target_kl > 0 else float("inf")
-        rows = []
+        made, actor_rows, critic_rows, names = [], [], [], []
         for index in self._minibatches(len(batch.advantage)):
-            loss, stats = self.loss(self.policy, batch.select(index), clip_coef, ent_coef)
+            rows = batch.select(index)
+            loss, stats = self.actor_loss(policy, rows, clip_coef, ent_coef)
             active = active & ~(stats["approx_kl"] > kl_limit)
-            grad = flat_gradient(loss, self.policy)
-            stats["grad_norm"] = self.optimizer.step(grad, learning_rate, c.max_grad_norm, active)
-            rows.append(torch.stack([active.to(grad.dtype), *stats.values()]))
+            grad = flat_gradient(loss, policy.actor_parameters())
+            stats["actor_grad_norm"] = self.actor_optimizer.step(grad, learning_rate, c.max_grad_norm, active)
+            value_loss = self.critic_loss(policy, rows)
+            grad = flat_gradient(c.vf_coef * value_loss, policy.critic_parameters())
+            norm = self.critic_optimizer.step(grad, learning_rate, c.max_grad_norm)
+            made.append(active)
+            actor_rows.append(torch.stack(list(stats.values())))
+            critic_rows.append(torch.stack([value_loss.detach(), norm]))
             names = list(stats)
-        table = torch.stack(rows)
-        made = table[:, 0]
-        # A KL stop before the first step leaves nothing to average: show the first minibatch then.
-        weight = torch.where(made.any(), made, torch.zeros_like(made).index_fill_(0, made.new_zeros(1).long(), 1.0))
-        means = torch.where(weight[:, None] > 0, table[:, 1:], 0.0).sum(0) / weight.sum()
-        return dict(zip(names, means.unbind())) | {
-            "steps_made": made.sum(),
-            "skipped_steps": self.optimizer.skipped.to(torch.float32),
-        }
+        weight = torch.stack(made).to(torch.float32)
+        metrics = dict(zip(names, _weighted_mean(torch.stack(actor_rows), weight).unbind()))
+        metrics |= dict(zip(("value_loss", "critic_grad_norm"), torch.stack(critic_rows).mean(0).unbind()))
+        return metrics | {"actor_steps": weight.sum()}
 
     def _minibatches(self, rows: int) -> list[Tensor]:
         """Row indices of every minibatch of the update; their order depends on seed and version alone."""
@@ -207,7 +218,8 @@ class PPO:
         """Everything `update` depends on: weights and observation statistics, optimiser, reward scale, version."""
         return {
             "policy": self.policy.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "actor_optimizer": self.actor_optimizer.state_dict(),
+            "critic_optimizer": self.critic_optimizer.state_dict(),
             "reward_norm": {} if self.reward_norm is None else self.reward_norm.state_dict(),
             "version": self.version,
         }
@@ -215,7 +227,14 @@ class PPO:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take a `state_dict` of the same config and spaces over; raises what torch raises when shapes differ."""
         self.policy.load_state_dict(state["policy"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.actor_optimizer.load_state_dict(state["actor_optimizer"])
+        self.critic_optimizer.load_state_dict(state["critic_optimizer"])
         if self.reward_norm is not None:
             self.reward_norm.load_state_dict(state["reward_norm"])
         self.version = int(state["version"])
+
+
+def _weighted_mean(table: Tensor, weight: Tensor) -> Tensor:
+    """Mean of the rows of `table` (M, k) by `weight` (M,); without any weight its first row."""
+    weight = torch.where(weight.any(), weight, torch.eye(len(weight), device=weight.device)[0])
+    return torch.where(weight[:, None] > 0, table * weight[:, None], 0.0).sum(0) / weight.sum()
