@@ -21,7 +21,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpuenvs.rng import uniform
-from gpuenvs.scalar import clip, cos, f32, lit, njit
+from gpuenvs.scalar import clip, cos, f32, lit, njit, select
 from gpuenvs.spec import EnvSpec, Reference
 
 
@@ -57,7 +57,7 @@ def step(state, action, params):
     position = clip(state.position + velocity, p.min_position, p.max_position)
     # The clipped position equals the wall's exactly: an inelastic collision.
     hit_wall = (position == p.min_position) & (velocity < f32(0.0))
-    velocity = f32(0.0) if hit_wall else velocity
+    velocity = select(hit_wall, f32(0.0), velocity)
     terminated = (position >= p.goal_position) & (velocity >= p.goal_velocity)
     return State(position, velocity), f32(-1.0), terminated
 
