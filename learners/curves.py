@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,11 +18,14 @@ POINTS = 400
 
 @dataclass(frozen=True)
 class Curve:
-    """Return of one run over environment steps and wall-clock seconds; all (rows,), rows with episodes only."""
+    """Return of one run over environment steps and wall-clock seconds; all (rows,), rows with episodes only.
+
+    `settings` is everything that was set in the run but its seed and its length.
+    """
 
     env_id: str
-    label: str
-    seed: int
+    name: str
+    settings: dict[str, Any]
     step: np.ndarray
     seconds: np.ndarray
     value: np.ndarray
@@ -29,7 +33,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Band:
-    """Curves of several seeds on one grid: (points,) each. `low` and `high` are mean -+ one standard deviation."""
+    """Curves of several runs on one grid: (points,) each. `low` and `high` are mean -+ one standard deviation."""
 
     x: np.ndarray
     mean: np.ndarray
@@ -48,17 +52,40 @@ def read_curve(path: Path | str) -> Curve:
     seen = ~np.isnan(rows["episode_return"])
     if not seen.any():
         raise RunError(f"{run.path} has no finished episode yet")
-    label = f"{config['algo']} {config['schedule']}"
+    name = f"{config['algo']} {config['schedule']}"
+    settings = {**config.get("settings", {}), **{f"env.{k}": v for k, v in config.get("env_params", {}).items()}}
+    settings.pop("total_steps", None)
     step, seconds, value = (rows[name][seen] for name in ("step", "wall_s", "episode_return"))
-    return Curve(config["env_id"], label, int(config["seed"]), step, seconds, value)
+    return Curve(config["env_id"], name, settings, step, seconds, value)
 
 
 def group(curves: Iterable[Curve]) -> dict[str, dict[str, list[Curve]]]:
-    """env_id -> label -> the seeds' curves, in the order they came."""
-    grouped: dict[str, dict[str, list[Curve]]] = {}
+    """env_id -> label -> curves that differ in their seed only, in the order they came.
+
+    A label is the algorithm and schedule, and the settings in which its runs differ from others of the same.
+    """
+    by_env: dict[str, list[Curve]] = {}
     for curve in curves:
-        grouped.setdefault(curve.env_id, {}).setdefault(curve.label, []).append(curve)
+        by_env.setdefault(curve.env_id, []).append(curve)
+    grouped: dict[str, dict[str, list[Curve]]] = {}
+    for env_id, members in by_env.items():
+        labels = grouped.setdefault(env_id, {})
+        for curve in members:
+            labels.setdefault(_label(curve, members), []).append(curve)
     return grouped
+
+
+def _label(curve: Curve, others: list[Curve]) -> str:
+    rivals = [other.settings for other in others if other.name == curve.name]
+    names = dict.fromkeys(name for settings in rivals for name in settings)
+    differing = [name for name in names if any(s.get(name) != curve.settings.get(name) for s in rivals)]
+    return " ".join([curve.name, *(f"{name}={_text(curve.settings.get(name))}" for name in differing)])
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "default"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
@@ -73,10 +100,13 @@ def smooth(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def band(curves: list[Curve], axis: str, window: int) -> Band:
-    """Mean and spread over `curves` along `axis`, `"step"` or `"seconds"`, where all of them have data."""
-    xs = [getattr(curve, axis) for curve in curves]
-    start, stop = max(x[0] for x in xs), min(x[-1] for x in xs)
+    """Mean and spread over `curves` at the steps that all of them have passed.
+
+    Along `axis` "seconds" a step lies at the mean of the times at which the runs passed it.
+    """
+    start, stop = max(c.step[0] for c in curves), min(c.step[-1] for c in curves)
     grid = np.linspace(start, max(start, stop), POINTS)
-    table = np.stack([np.interp(grid, x, smooth(curve.value, window)) for x, curve in zip(xs, curves)])
+    table = np.stack([np.interp(grid, c.step, smooth(c.value, window)) for c in curves])
+    x = grid if axis == "step" else np.mean([np.interp(grid, c.step, c.seconds) for c in curves], axis=0)
     mean, spread = table.mean(0), table.std(0)
-    return Band(grid, mean, mean - spread, mean + spread, len(curves))
+    return Band(x, mean, mean - spread, mean + spread, len(curves))

@@ -43,7 +43,6 @@ def draw(curves: Iterable[Curve], path: Path, window: int = 9, title: str | None
         "axes.spines.right": False,
         "axes.grid": True,
         "grid.alpha": 0.25,
-        "legend.frameon": False,
     }
     with pyplot.rc_context(style):
         figure, panels = pyplot.subplots(
@@ -68,7 +67,7 @@ def _draw_row(panels: Any, env_id: str, settings: dict[str, list[Curve]], window
                 panel.plot(getattr(only, axis), only.value, color=colour, alpha=0.2, linewidth=0.8)
             else:
                 panel.fill_between(area.x, area.low, area.high, color=colour, alpha=0.2, linewidth=0)
-                label = f"{label} ({len(curves)} seeds)"
+                label = f"{label} ({len(curves)} runs)"
             panel.plot(area.x, area.mean, color=colour, linewidth=1.8, label=label)
         threshold = _threshold(env_id)
         if threshold is not None:
@@ -77,7 +76,7 @@ def _draw_row(panels: Any, env_id: str, settings: dict[str, list[Curve]], window
         panel.set_title(env_id, loc="left", fontweight="bold")
     panels[0].set_ylabel("episode return")
     panels[0].xaxis.set_major_formatter(_steps_format())
-    panels[1].legend(loc="lower right")
+    panels[1].legend(loc="best", frameon=True, framealpha=0.8, edgecolor="none")
 
 
 def _threshold(env_id: str) -> float | None:
