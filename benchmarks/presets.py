@@ -156,8 +156,8 @@ def parse_seeds(text: str) -> list[int]:
     seeds: set[int] = set()
     try:
         for part in text.split(","):
-            low, _, high = part.strip().partition("-")
-            seeds.update(range(int(low), int(high or low) + 1))
+            low, dash, high = part.strip().partition("-")
+            seeds.update(range(int(low), int(high if dash else low) + 1))
     except ValueError:
         raise ConfigError(f"--seeds {text!r}: write numbers and ranges, like 0-9 or 0,3,5-7") from None
     if not seeds:
