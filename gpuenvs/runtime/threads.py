@@ -27,35 +27,29 @@ def allowed_cores() -> int:
     return max(1, cores)
 
 
-class RowThreads:
-    """Runs a function over ranges of rows on up to `limit` threads, the caller's included.
+class Team:
+    """A fixed number of threads, the caller's included, that run one function together.
 
-    Whether a second thread pays is measured on the first calls; it changes the time only, never the result.
+    The others wait on a lock between calls and use no core then. They are started by the first call, and again after a
+    fork, which threads do not survive.
     """
 
-    def __init__(self, limit: int, rows: int) -> None:
-        self.limit = max(1, min(limit, rows // ROW_MULTIPLE or 1))
-        self._rows = rows
+    def __init__(self, count: int) -> None:
+        self.count = count
         self._pid = os.getpid()
         self._workers: list[_Worker] = []
-        self._calls = 0
-        self._best = float("inf")
-        self.count = self.limit if self.limit == 1 else 0  # 0: not decided yet
 
-    def run(self, work: Callable[[int, int, int], Any]) -> list[Any]:
-        """`work(thread, start, stop)` for ranges that cover all rows once; the results in order of the ranges."""
-        if self.count == 0:
-            return [self._measure(work)]
+    def run(self, work: Callable[[int], Any]) -> list[Any]:
+        """`work(0)` ... `work(count - 1)` at the same time; the results in that order, or the first error."""
         if self.count == 1:
-            return [work(0, 0, self._rows)]
+            return [work(0)]
         self._start()
-        cuts = self._cuts
-        for worker, start, stop in zip(self._workers, cuts[1:-1], cuts[2:], strict=True):
-            worker.give(work, start, stop)
+        for worker in self._workers:
+            worker.give(work)
         results: list[Any] = []
         error: BaseException | None = None
         try:
-            results.append(work(0, cuts[0], cuts[1]))
+            results.append(work(0))
         except BaseException as caught:
             error = caught
         for worker in self._workers:
@@ -66,26 +60,11 @@ class RowThreads:
             raise error
         return results
 
-    def _measure(self, work: Callable[[int, int, int], Any]) -> Any:
-        """One call on the caller's thread, timed; decides after the fourth (the first ones compile and warm caches)."""
-        began = time.perf_counter()
-        result = work(0, 0, self._rows)
-        self._calls += 1
-        if self._calls > 2:
-            self._best = min(self._best, time.perf_counter() - began)
-        if self._calls >= 5:
-            self.count = self.limit if self._best > SPLIT_SECONDS else 1
-        return result
-
     def _start(self) -> None:
-        if self._pid != os.getpid():  # threads do not survive a fork
+        if self._pid != os.getpid():
             self._workers, self._pid = [], os.getpid()
-        if len(self._workers) == self.count - 1:
-            return
-        self._workers = [_Worker(k + 1) for k in range(self.count - 1)]
-        step = -(-self._rows // self.count)
-        step = -(-step // ROW_MULTIPLE) * ROW_MULTIPLE
-        self._cuts = [min(k * step, self._rows) for k in range(self.count)] + [self._rows]
+        if not self._workers:
+            self._workers = [_Worker(k) for k in range(1, self.count)]
 
     def close(self) -> None:
         """End the threads; a later run starts them again."""
@@ -95,12 +74,59 @@ class RowThreads:
         self._workers = []
 
 
+class RowThreads:
+    """Runs a function over ranges of rows on up to `limit` threads, the caller's included.
+
+    Whether a second thread pays is measured on the first calls; it changes the time only, never the result.
+    """
+
+    def __init__(self, limit: int, rows: int) -> None:
+        self.limit = max(1, min(limit, rows // ROW_MULTIPLE or 1))
+        self._rows = rows
+        self._team = Team(self.limit)
+        self.cuts = cut_rows(rows, self.limit)
+        self._calls = 0
+        self._best = float("inf")
+        self.count = self.limit if self.limit == 1 else 0  # 0: not decided yet
+
+    def run(self, work: Callable[[int, int, int], Any]) -> list[Any]:
+        """`work(thread, start, stop)` for ranges that cover all rows once; the results in order of the ranges."""
+        if self.count == 0:
+            return [self._measure(work)]
+        if self.count == 1:
+            return [work(0, 0, self._rows)]
+        cuts = self.cuts
+        return self._team.run(lambda thread: work(thread, cuts[thread], cuts[thread + 1]))
+
+    def _measure(self, work: Callable[[int, int, int], Any]) -> Any:
+        """One call on the caller's thread, timed; decides after the fifth (the first ones compile and warm caches)."""
+        began = time.perf_counter()
+        result = work(0, 0, self._rows)
+        self._calls += 1
+        if self._calls > 2:
+            self._best = min(self._best, time.perf_counter() - began)
+        if self._calls >= 5:
+            self.count = self.limit if self._best > SPLIT_SECONDS else 1
+        return result
+
+    def close(self) -> None:
+        """End the threads; a later run starts them again."""
+        self._team.close()
+
+
+def cut_rows(rows: int, parts: int) -> list[int]:
+    """`parts + 1` row numbers from 0 to `rows` that cut them about evenly, at multiples of ROW_MULTIPLE."""
+    step = -(-rows // parts)
+    step = -(-step // ROW_MULTIPLE) * ROW_MULTIPLE
+    return [min(k * step, rows) for k in range(parts)] + [rows]
+
+
 class _Worker:
-    """One thread that waits on a lock (no spinning) for a range of rows."""
+    """One thread that waits on a lock (no spinning) for something to do."""
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._job: tuple[Callable[[int, int, int], Any], int, int] | None = None
+        self._job: Callable[[int], Any] | None = None
         self._result: tuple[Any, BaseException | None] = (None, None)
         self._go, self._done = threading.Lock(), threading.Lock()
         self._go.acquire()
@@ -110,17 +136,17 @@ class _Worker:
     def _loop(self) -> None:
         while True:
             self._go.acquire()
-            if self._job is None:
+            job = self._job
+            if job is None:
                 return
-            work, start, stop = self._job
             try:
-                self._result = (work(self._number, start, stop), None)
+                self._result = (job(self._number), None)
             except BaseException as caught:
                 self._result = (None, caught)
             self._done.release()
 
-    def give(self, work: Callable[[int, int, int], Any], start: int, stop: int) -> None:
-        self._job = (work, start, stop)
+    def give(self, job: Callable[[int], Any]) -> None:
+        self._job = job
         self._go.release()
 
     def take(self) -> tuple[Any, BaseException | None]:

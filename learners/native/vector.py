@@ -219,6 +219,47 @@ def make_dots(depth: int) -> Any:
 
 
 @intrinsic
+def transpose(typingctx, source, target, rows, columns):  # type: ignore[no-untyped-def]
+    """target (columns, rows) = source (rows, columns) transposed; both sizes multiples of LANES, all int64."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        source, target, rows, columns = args
+        lanes = _index(LANES)
+        with cgutils.for_range(builder, builder.udiv(rows, lanes)) as down:
+            with cgutils.for_range(builder, builder.udiv(columns, lanes)) as across:
+                row, column = builder.mul(down.index, lanes), builder.mul(across.index, lanes)
+                block = []
+                for k in range(LANES):
+                    start = builder.add(builder.mul(builder.add(row, _index(k)), columns), column)
+                    block.append(_load(builder, _at(builder, source, start)))
+                for k, value in enumerate(_transposed(builder, block)):
+                    start = builder.add(builder.mul(builder.add(column, _index(k)), rows), row)
+                    _store(builder, value, _at(builder, target, start))
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), codegen
+
+
+def _transposed(builder: ir.IRBuilder, block: list[Any]) -> list[Any]:
+    """Transpose a square block held as LANES vectors: swap the off-diagonal halves, quarters, ... down to elements."""
+    block = list(block)
+    half = 1
+    while half < LANES:
+        for k in range(LANES):
+            if k & half:
+                continue
+            low, high = block[k], block[k + half]
+            # Lane numbers of the pair (low, high): those of `high` are counted from LANES.
+            first = [j if not j & half else LANES + j - half for j in range(LANES)]
+            second = [j + half if not j & half else LANES + j for j in range(LANES)]
+            mask_type = ir.VectorType(_I32, LANES)
+            block[k] = builder.shuffle_vector(low, high, ir.Constant(mask_type, first))
+            block[k + half] = builder.shuffle_vector(low, high, ir.Constant(mask_type, second))
+        half *= 2
+    return block
+
+
+@intrinsic
 def bits_to_float(typingctx, bits):  # type: ignore[no-untyped-def]
     """The float32 whose bit pattern is an int32."""
 

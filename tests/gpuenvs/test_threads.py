@@ -24,6 +24,7 @@ def test_ranges_cover_all_rows_once(limit, rows):
     assert all(a[2] == b[1] for a, b in itertools.pairwise(parts))
     assert all(start % ROW_MULTIPLE == 0 or start == rows for _, start, _ in parts)
     assert [part[0] for part in parts] == list(range(len(parts)))
+    assert len(parts) == threads.limit
 
 
 def test_ranges_run_on_different_threads_at_the_same_time():
