@@ -145,7 +145,10 @@ def advance_lines(layout: Layout, target: Target, shared: Callable[[str, int], s
     lines += _observation(layout, "o", "kept", "params")
     for (_, buffer, row), value in zip(layout.state_fields, _state_values(layout, "kept"), strict=True):
         lines.append(store(buffer, row, "i", value))
-    lines += [store("obs", k, "i", f"_real(o_{k})") for k in range(spec.obs_dim)]
+    # Only a state injected as NaN still gives NaN here. Under SAME_STEP a new episode's observation replaces it; in the
+    # other modes it would be what the caller takes for final_obs.
+    guard = "" if layout.autoreset == SAME_STEP else " if _finite(o_{k}) else _ZERO"
+    lines += [store("obs", k, "i", f"_real(o_{k})" + guard.format(k=k)) for k in range(spec.obs_dim)]
     lines += [
         store("elapsed", 0, "i", "elapsed"),
         store("running_return", 0, "i", f"_real({load('running_return', 0, 'i')} + reward)"),
