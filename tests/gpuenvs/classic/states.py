@@ -81,7 +81,7 @@ def acrobot(rng: Rng, n: int) -> States:
     states = np.concatenate(
         [_uniform(rng, n // 2, pi, pi, 4.0, 6.0), _uniform(rng, n - n // 2, pi, pi, 4 * pi, 9 * pi)]
     )
-    few = n // 20
+    few = 1 + n // 20
     states[:few, 0] = rng.choice([-pi, pi], few)
     states[-few:, 1] = rng.choice([-pi, pi], few)
     return states
