@@ -146,7 +146,8 @@ def test_every_dependency_is_used() -> None:
 def test_constraints_pin_every_direct_dependency() -> None:
     lines = (ROOT / "requirements" / "constraints.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
-    assert not _declared("render", "dev") - set(pins)
+    left_open = {"nvidia-cuda-nvrtc"}  # CUDA builds of torch pin their own
+    assert _declared("render", "dev") - set(pins) == left_open
     assert pins["torch"] == "2.13.0"
 
 
