@@ -23,14 +23,19 @@ def make(env_id: str | EnvSpec, num_envs: int, **options: Any) -> BatchEnv:
 
 
 def _register_with_gymnasium() -> None:
-    """`gymnasium.make_vec("gpuenvs/<id>")` works after `import gpuenvs`: names only, nothing is imported or compiled."""
+    """`gymnasium.make_vec("gpuenvs/<id>")` works after `import gpuenvs`: nothing is compiled."""
     import gymnasium
 
     for env_id in ids():
         name = f"gpuenvs/{env_id}"
         if name not in gymnasium.registry:
+            spec = get(env_id)
             gymnasium.register(
-                id=name, vector_entry_point="gpuenvs.runtime.gym:make_vector_env", kwargs={"env_id": env_id}
+                id=name,
+                vector_entry_point="gpuenvs.runtime.gym:make_vector_env",
+                max_episode_steps=spec.max_episode_steps,
+                reward_threshold=spec.reward_threshold,
+                kwargs={"env_id": env_id},
             )
 
 
