@@ -236,9 +236,7 @@ def _encode(node: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
     if type(node) in (type(None), bool, int, float, str):
         return node
     if isinstance(node, Mapping):
-        items = [
-            [_encode_key(key, name), _encode(value, arrays, f"{name}.{key}")] for key, value in node.items()
-        ]
+        items = [[_encode_key(key, name), _encode(value, arrays, f"{name}.{key}")] for key, value in node.items()]
         return {"dict": items}
     if isinstance(node, list | tuple):
         kind = "list" if isinstance(node, list) else "tuple"

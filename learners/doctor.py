@@ -63,9 +63,7 @@ def _python() -> list[Finding]:
 
 def _cores() -> list[Finding]:
     allowed, total = allowed_cores(), os.cpu_count() or 1
-    advice = (
-        "" if allowed == total else "this process may not use the other cores (CPU mask or container quota)"
-    )
+    advice = "" if allowed == total else "this process may not use the other cores (CPU mask or container quota)"
     return [Finding("cores", OK if allowed == total else NOTE, f"{allowed} of {total} allowed", advice)]
 
 
@@ -95,9 +93,7 @@ def _torch(driver: nvidia.Driver) -> list[Finding]:
     if torch.version.cuda is None and driver.gpus:
         return [Finding("torch", NOTE, found, "there is a GPU: install a CUDA build of torch to learn on it")]
     if torch.version.cuda and driver.gpus and not torch.cuda.is_available():
-        return [
-            Finding("torch", NOTE, found, "torch cannot use the GPU: its CUDA is newer than the driver's")
-        ]
+        return [Finding("torch", NOTE, found, "torch cannot use the GPU: its CUDA is newer than the driver's")]
     return [Finding("torch", OK, found)]
 
 
@@ -128,18 +124,14 @@ def _numba_cuda(driver: nvidia.Driver) -> Finding:
     found = version_of("numba-cuda")
     if found:
         return Finding("numba-cuda", OK, found)
-    return Finding(
-        "numba-cuda", MISSING, "not installed", f"for --device cuda: pip install 'gpurl[{_extra(driver)}]'"
-    )
+    return Finding("numba-cuda", MISSING, "not installed", f"for --device cuda: pip install 'gpurl[{_extra(driver)}]'")
 
 
 def _cupy(driver: nvidia.Driver) -> Finding:
     names = ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy")
     installed = [(name, version) for name in names if (version := version_of(name))]
     if not installed:
-        return Finding(
-            "cupy", MISSING, "not installed", f"for --device cuda: pip install 'gpurl[{_extra(driver)}]'"
-        )
+        return Finding("cupy", MISSING, "not installed", f"for --device cuda: pip install 'gpurl[{_extra(driver)}]'")
     text = ", ".join(f"{name} {version}" for name, version in installed)
     if len(installed) > 1:
         return Finding("cupy", NOTE, text, "several cupy packages shadow one another: uninstall all but one")

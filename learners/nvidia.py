@@ -57,9 +57,7 @@ def _ask(library: ctypes.CDLL) -> Driver:
     count = ctypes.c_int()
     library.cuDeviceGetCount(ctypes.byref(count))
     gpus = tuple(_device(library, index) for index in range(count.value))
-    peers = frozenset(
-        (a.index, b.index) for a in gpus for b in gpus if a is not b and _peer(library, a.index, b.index)
-    )
+    peers = frozenset((a.index, b.index) for a in gpus for b in gpus if a is not b and _peer(library, a.index, b.index))
     return Driver(version, gpus, peers, None if gpus else "the driver lists no device")
 
 

@@ -1,8 +1,8 @@
 """Trains in forked processes that are meant to be killed: `python -m tests.learners.kill_server`.
 
-Imports and compiles once, then forks a child for every line on stdin, the path of a run; the child begins or resumes
-that run and exits when it is done. So a kill can hit any moment of a run, and 30 of them do not cost 30 times the compilation. Prints the child's
-process number when it starts and its wait status when it ends.
+Imports and compiles once, then forks a child for every line on stdin, the path of a run; the child begins or
+resumes that run and exits when it is done. So a kill can hit any moment of a run, and 30 of them do not cost 30
+times the compilation. Prints the child's process number when it starts and its wait status when it ends.
 """
 
 import os

@@ -54,7 +54,8 @@ def test_a_folder_with_a_run_is_refused(run):
 def test_a_second_user_of_a_run_is_refused_and_told_by_whom(run):
     with (
         runs.existing_run(run.path),
-        pytest.raises(RunError, match=f"in use by another gpurl \\(process {os.getpid()}"),runs.existing_run(run.path)
+        pytest.raises(RunError, match=f"in use by another gpurl \\(process {os.getpid()}"),
+        runs.existing_run(run.path),
     ):
         pass
     with runs.existing_run(run.path):
