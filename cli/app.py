@@ -84,8 +84,6 @@ def gpurl(ctx: click.Context, debug: bool) -> None:
 
 def run(args: Sequence[str]) -> int:
     """Run one command line. Returns the exit code: 0, 1 for a failure, 2 for a usage error, 130 for Ctrl-C."""
-    from gpuenvs.errors import ConfigError, GpurlError, UnknownEnvError
-
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]  # accepted anywhere on the line
     try:
@@ -93,23 +91,31 @@ def run(args: Sequence[str]) -> int:
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
-    except click.UsageError as error:
-        hint = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
-        return _fail(error.format_message() + hint, USAGE_ERROR, debug)
-    except (ConfigError, UnknownEnvError) as error:
-        return _fail(str(error), USAGE_ERROR, debug)
-    except (GpurlError, click.ClickException) as error:
-        return _fail(error.format_message() if isinstance(error, click.ClickException) else str(error), FAILURE, debug)
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted", 130, debug, label=False)
     except BrokenPipeError:  # `gpurl envs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
-    except MemoryError:
-        return _fail("out of memory; use fewer --num-envs or a smaller batch", FAILURE, debug)
     except Exception as error:
-        text = " ".join(str(error).split()) or "no message"
-        return _fail(f"internal error: {type(error).__name__}: {text[:300]} (--debug shows more)", FAILURE, debug)
+        message, code = _explain(error)
+        return _fail(message, code, debug)
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    """The line and the exit code for an error."""
+    from gpuenvs.errors import ConfigError, GpurlError, UnknownEnvError  # not before: `--help` needs no gpuenvs
+
+    if isinstance(error, click.UsageError):
+        hint = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
+        return error.format_message() + hint, USAGE_ERROR
+    if isinstance(error, click.ClickException):
+        return error.format_message(), FAILURE
+    if isinstance(error, GpurlError):
+        return str(error), USAGE_ERROR if isinstance(error, ConfigError | UnknownEnvError) else FAILURE
+    if isinstance(error, MemoryError):
+        return "out of memory; use fewer --num-envs or a smaller batch", FAILURE
+    text = " ".join(str(error).split()) or "no message"
+    return f"internal error: {type(error).__name__}: {text[:300]} (--debug shows more)", FAILURE
 
 
 def _fail(message: str, code: int, debug: bool, label: bool = True) -> int:

@@ -1,0 +1,65 @@
+import pytest
+
+from cli.progress import TrainingLine, duration, rate
+from learners.train import Progress
+
+
+def moment(step, recent=12.34):
+    return Progress(step, 1000, step // 10, 156_000.0, 65.0, lambda: recent)
+
+
+@pytest.mark.parametrize(
+    ("sps", "text"),
+    [(12, "12 steps/s"), (156_234, "156k steps/s"), (2.5e6, "2.5M steps/s"), (3e9, "3G steps/s")],
+)
+def test_rate(sps, text):
+    assert rate(sps) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(7.4, "0:07"), (750, "12:30"), (11100, "3:05:00"), (59.6, "1:00")])
+def test_duration(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_plain_lines_now_and_then(capsys, monkeypatch):
+    import cli.progress as module
+
+    clock = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    with TrainingLine("CartPole-v1 ppo") as line:
+        for step in (100, 200, 300):
+            line(moment(step))
+        clock[0] = module.PLAIN_SECONDS + 1
+        line(moment(400, None))
+        line(moment(1000))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "CartPole-v1 ppo  10%  100 steps  156k steps/s  return 12.3  ETA 1:05",
+        "CartPole-v1 ppo  40%  400 steps  156k steps/s  return -  ETA 1:05",
+        "CartPole-v1 ppo 100%  1,000 steps  156k steps/s  return 12.3  ETA 1:05",
+    ]
+
+
+def test_quiet(capsys):
+    with TrainingLine("x", quiet=True) as line:
+        line(moment(1000))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_gets_one_live_line(monkeypatch):
+    import io
+    import sys
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "150")
+    with TrainingLine("CartPole-v1 ppo") as line:
+        line(moment(500))
+        line(moment(1000))
+    shown = screen.getvalue()
+    assert "CartPole-v1 ppo" in shown and "156k steps/s" in shown and "return 12.3" in shown and "100%" in shown
