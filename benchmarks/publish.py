@@ -29,6 +29,12 @@ def where(head: dict[str, Any]) -> str:
     return f"{head['cores']} cores of {head['cpu']}; Python {head['python']}, {versions}.\n\n"
 
 
+def library(row: dict[str, Any]) -> str:
+    """A contender with its version, if that is another project's."""
+    version = row.get("version")
+    return f"{row['contender']} ({version})" if version and "gpurl_ratio" in row else row["contender"]
+
+
 def env_table(rows: list[dict[str, Any]]) -> str:
     """One line per environment and contender."""
     lines = []
@@ -37,7 +43,7 @@ def env_table(rows: list[dict[str, Any]]) -> str:
         reached = f"{floor['fraction']:.0%} of {floor['bound']}" if "fraction" in floor else ""
         jit = f"{row['jit_seconds']:.1f}" if "jit_seconds" in row else ""
         times = ratio(row["gpurl_ratio"]) if "gpurl_ratio" in row else ""
-        lines.append([row["env"], row["contender"], quantity(row.get("steps_per_second")), times, jit, reached])
+        lines.append([row["env"], library(row), quantity(row.get("steps_per_second")), times, jit, reached])
     header = ("environment", "library", "steps/s", "gpurl is", "JIT s", "reached")
     return where(rows[0]) + markdown(header, lines, right=(2, 3, 4))
 
@@ -48,7 +54,7 @@ def train_table(rows: list[dict[str, Any]]) -> str:
     for row in rows[1:]:
         shape = " x ".join(str(row[key]) for key in ("num_envs", "num_steps", "update_epochs", "num_minibatches"))
         times = ratio(row["gpurl_ratio"]) if "gpurl_ratio" in row else ""
-        lines.append([shape, row["contender"], quantity(row.get("samples_per_second")), times])
+        lines.append([shape, library(row), quantity(row.get("samples_per_second")), times])
     header = ("envs x steps x epochs x minibatches", "library", "samples/s", "gpurl is")
     return where(rows[0]) + markdown(header, lines, right=(2, 3))
 

@@ -1,6 +1,7 @@
 """Runs one worker in this process and prints its answer as one JSON line (the last line of standard output)."""
 
 import importlib
+import importlib.metadata
 import json
 import os
 import sys
@@ -13,12 +14,20 @@ def _answer(request: dict) -> dict:
         sys.path.insert(0, here)
     clock = importlib.import_module("timing").Clock(seconds=request["seconds"])
     try:
-        return importlib.import_module(request["worker"]).measure(request, clock)
+        answer = importlib.import_module(request["worker"]).measure(request, clock)
+        return {**answer, "version": _version(request["package"])}
     except ModuleNotFoundError as error:
         # Only the contender's own package counts as "not installed"; anything else missing is a fault to show.
         if error.name and error.name.split(".")[0] == request["package"]:
             return {"missing": request["package"]}
         raise
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 if __name__ == "__main__":

@@ -33,14 +33,15 @@ def test_env_table_rows():
         MACHINE,
         {"env": "CartPole-v1", "contender": "gpurl", "steps_per_second": 400e6, "jit_seconds": 1.5,
          "floor": {"fraction": 0.48, "bound": "arithmetic"}},
-        {"env": "CartPole-v1", "contender": "EnvPool", "steps_per_second": 2e6, "gpurl_ratio": 200.0},
+        {"env": "CartPole-v1", "contender": "EnvPool", "steps_per_second": 2e6, "gpurl_ratio": 200.0,
+         "version": "1.2"},
         {"env": "CartPole-v1", "contender": "Other", "missing": "other", "install": "pip install other"},
     ]  # fmt: skip
     lines = publish.env_table(rows).splitlines()
     assert lines[0] == "2 cores of X; Python 3.11.7, numba 0.68.1."
     assert lines[4:] == [
         "| CartPole-v1 | gpurl | 400 M |  | 1.5 | 48% of arithmetic |",
-        "| CartPole-v1 | EnvPool | 2 M | 200x |  |  |",
+        "| CartPole-v1 | EnvPool (1.2) | 2 M | 200x |  |  |",
         "| CartPole-v1 | Other | - |  |  |  |",
     ]
 
