@@ -13,7 +13,8 @@ from torch import Tensor
 
 from learners import functional as F
 from learners.config import option, validate
-from learners.networks import Policy, flat_gradient
+from learners.native import ENGINES
+from learners.networks import Policy, cloned_state, flat_gradient
 from learners.normalize import RewardNorm
 from learners.optim import FlatAdam
 from learners.rollout import Batch, Rollout, make_batch
@@ -41,6 +42,9 @@ class A2CConfig:
     activation: str = option("tanh", "activation of the hidden layers", choices=("tanh", "relu"))
     adam_eps: float = option(1e-5, "Adam's epsilon", gt=0)
     log_std_init: float = option(0.0, "initial log standard deviation of continuous actions", ge=-10, le=5)
+    engine: str = option(
+        "auto", "fused native CPU kernels or PyTorch operations; auto is fused where it fits", choices=ENGINES
+    )
     noise_correlation: float = option(
         0.0, "correlation of the action noise of successive steps (continuous actions)", ge=0, lt=1
     )
@@ -152,10 +156,10 @@ class A2C:
     def state_dict(self) -> dict[str, Any]:
         """Everything `update` depends on: weights and observation statistics, optimiser, reward scale, version."""
         return {
-            "policy": self.policy.state_dict(),
+            "policy": cloned_state(self.policy),
             "actor_optimizer": self.actor_optimizer.state_dict(),
             "critic_optimizer": self.critic_optimizer.state_dict(),
-            "reward_norm": {} if self.reward_norm is None else self.reward_norm.state_dict(),
+            "reward_norm": cloned_state(self.reward_norm),
             "version": self.version,
         }
 

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from gpuenvs.errors import ConfigError
 from gpuenvs.rng import fill_gumbel, fill_normal
+from learners.native import choose_engine
+from learners.native.rollout import FusedRollout, can_fuse
 from learners.networks import Policy
 from learners.rollout import Rollout
 
@@ -30,10 +32,16 @@ class Collector:
         noise_correlation: the noise of continuous actions is the stationary AR(1) process with this coefficient and
             variance 1, one per environment; 0 is independent noise. (Hollenstein et al. 2024, arXiv 2312.11091, show
             that a moderate correlation helps on-policy learning; each action's own distribution stays the policy's.)
+        engine: see `learners.native.choose_engine`.
     """
 
     def __init__(
-        self, env: Any, device: str | torch.device = "cpu", seed: int = 0, noise_correlation: float = 0.0
+        self,
+        env: Any,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+        noise_correlation: float = 0.0,
+        engine: str = "auto",
     ) -> None:
         if getattr(env, "autoreset", "same_step") != "same_step":
             raise ConfigError(f"learning needs autoreset='same_step'; this env has {env.autoreset!r}")
@@ -45,6 +53,8 @@ class Collector:
         self._started = False
         self._noise = np.empty((0, 0, 0), np.float32)
         self._last_noise: Tensor | None = None
+        self._engine = engine
+        self._fused: FusedRollout | None = None
 
     def start(self) -> None:
         """Reset the env to its seed. `collect` does it when nobody has."""
@@ -65,6 +75,14 @@ class Collector:
         final_obs, episode_return = as_tensor(info["final_obs"]), as_tensor(info["episode_return"])
         episode_length = as_tensor(info["episode_length"])
         noise = self._draw(policy, rollout)
+        rollout.version.fill_(version)
+        self.step += rollout.num_steps
+        if choose_engine(self._engine, can_fuse(env, policy)) == "fused":
+            self._fused = self._fused or FusedRollout(env, policy, env.threads)
+            self._fused.run(policy, rollout, noise.numpy())
+            rollout.has_value = True
+            return rollout
+        rollout.has_value = False
         for t in range(rollout.num_steps):
             rollout.obs[t].copy_(obs)
             action, log_prob = policy.sample(rollout.obs[t], noise[t])
@@ -78,8 +96,6 @@ class Collector:
             rollout.episode_return[t].copy_(episode_return)
             rollout.episode_length[t].copy_(episode_length)
         rollout.obs[rollout.num_steps].copy_(obs)
-        rollout.version.fill_(version)
-        self.step += rollout.num_steps
         return rollout
 
     def _to_env(self, action: Tensor) -> Any:

@@ -15,9 +15,13 @@ import torch
 from torch import Tensor
 
 from gpuenvs.errors import ConfigError
+from gpuenvs.runtime.threads import allowed_cores
 from learners import functional as F
 from learners.config import option, validate
-from learners.networks import Policy, flat_gradient
+from learners.native import ENGINES, choose_engine
+from learners.native.network import fits
+from learners.native.update import ACTOR_FIGURES, FusedEpochs
+from learners.networks import Policy, cloned_state, flat_gradient
 from learners.normalize import RewardNorm
 from learners.optim import FlatAdam
 from learners.rollout import Batch, Rollout, make_batch
@@ -59,6 +63,9 @@ class PPOConfig:
     activation: str = option("tanh", "activation of the hidden layers", choices=("tanh", "relu"))
     adam_eps: float = option(1e-5, "Adam's epsilon", gt=0)
     log_std_init: float = option(0.0, "initial log standard deviation of continuous actions", ge=-10, le=5)
+    engine: str = option(
+        "auto", "fused native CPU kernels or PyTorch operations; auto is fused where it fits", choices=ENGINES
+    )
     noise_correlation: float = option(
         0.0, "correlation of the action noise of successive steps (continuous actions)", ge=0, lt=1
     )
@@ -118,6 +125,9 @@ class PPO:
         self.critic_optimizer = FlatAdam(self.policy.critic_flat, config.adam_eps)
         self.reward_norm = RewardNorm(config.num_envs, config.gamma).to(device) if config.norm_reward else None
         self.version = 0
+        fused = self.device.type == "cpu" and fits(self.policy)
+        self.engine = choose_engine(config.engine, fused)
+        self._native: FusedEpochs | None = None
 
     def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Action, its log-prob (N,) and the value (N,) of raw obs (N, d) with the given noise."""
@@ -171,7 +181,8 @@ class PPO:
         if c.norm_adv:
             batch = batch._replace(advantage=F.normalize_advantage(batch.advantage))
         coefficients = self.coefficients()
-        metrics |= self._epochs(batch, **coefficients)
+        run_epochs = self._fused_epochs if self.engine == "fused" else self._epochs
+        metrics |= run_epochs(batch, **coefficients)
         metrics |= {k: torch.tensor(v, device=self.device) for k, v in coefficients.items()}
         metrics["skipped_steps"] = self.actor_optimizer.skipped + self.critic_optimizer.skipped
         if self.policy.obs_norm is not None:
@@ -203,6 +214,35 @@ class PPO:
         metrics |= dict(zip(("value_loss", "critic_grad_norm"), torch.stack(critic_rows).mean(0).unbind()))
         return metrics | {"actor_steps": weight.sum()}
 
+    def _fused_epochs(self, batch: Batch, learning_rate: float, clip_coef: float, ent_coef: float) -> dict[str, Tensor]:
+        """`_epochs` as native kernels: the same steps up to rounding."""
+        c = self.config
+        if self._native is None:
+            self._native = FusedEpochs(self.policy, self.actor_optimizer, self.critic_optimizer, allowed_cores())
+        parts = self._minibatches(len(batch.advantage))
+        bounds = np.cumsum([0, *map(len, parts)])
+        knobs = {
+            "learning_rate": learning_rate,
+            "clip_coef": clip_coef,
+            "ent_coef": ent_coef,
+            "scale": 1.0,
+            "max_grad_norm": c.max_grad_norm,
+            "clip_value": c.clip_value,
+            "kl_limit": KL_STOP_FACTOR * c.target_kl if c.target_kl > 0 else float("inf"),
+            "adam_eps": c.adam_eps,
+        }
+        critic_knobs = {**knobs, "scale": c.vf_coef, "kl_limit": float("inf")}
+        actor, critic = self._native.run(batch, torch.cat(parts).numpy(), bounds, knobs, critic_knobs)
+        steps = actor[:, -1].sum()
+        actor, critic = actor[: max(1, int(steps))].mean(0), critic.mean(0)
+        return {
+            **{name: torch.tensor(actor[k]) for k, name in enumerate(ACTOR_FIGURES[:4])},
+            "actor_grad_norm": torch.tensor(actor[4]),
+            "value_loss": torch.tensor(critic[0]),
+            "critic_grad_norm": torch.tensor(critic[4]),
+            "actor_steps": torch.tensor(steps),
+        }
+
     def _minibatches(self, rows: int) -> list[Tensor]:
         """Row indices of every minibatch of the update; their order depends on seed and version alone."""
         c = self.config
@@ -217,10 +257,10 @@ class PPO:
     def state_dict(self) -> dict[str, Any]:
         """Everything `update` depends on: weights and observation statistics, optimiser, reward scale, version."""
         return {
-            "policy": self.policy.state_dict(),
+            "policy": cloned_state(self.policy),
             "actor_optimizer": self.actor_optimizer.state_dict(),
             "critic_optimizer": self.critic_optimizer.state_dict(),
-            "reward_norm": {} if self.reward_norm is None else self.reward_norm.state_dict(),
+            "reward_norm": cloned_state(self.reward_norm),
             "version": self.version,
         }
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from learners.functional import gae
+from learners.native.rollout import fused_gae
 from learners.networks import Policy, action_head, obs_size
 from learners.normalize import RewardNorm
 
@@ -20,6 +21,8 @@ class Rollout:
     | obs | (T+1, n, d) f32 | raw observation the action was chosen on; row T is what follows the horizon |
     | action | (T, n) i64 or (T, n, k) f32 | raw action, before the environment clips it |
     | log_prob | (T, n) f32 | of that action under the behaviour policy |
+    | value | (T+1, n) f32 | V(obs) under the behaviour policy; only if `has_value` |
+    | final_value | (T, n) f32 | V(final_obs) where an episode was truncated; only if `has_value` |
     | reward | (T, n) f32 | raw reward |
     | terminated, truncated | (T, n) bool | as the environment reported them |
     | final_obs | (T, n, d) f32 | the ended state's observation; valid only where an episode ended |
@@ -47,6 +50,9 @@ class Rollout:
         self.final_obs = torch.zeros((num_steps, obs_dim, num_envs), device=device).transpose(1, 2)
         self.action = torch.zeros(action_shape, dtype=head.action_dtype, device=device)
         self.log_prob = torch.zeros(rows, device=device)
+        self.value = torch.zeros((num_steps + 1, num_envs), device=device)
+        self.final_value = torch.zeros(rows, device=device)
+        self.has_value = False
         self.reward = torch.zeros(rows, device=device)
         self.terminated = torch.zeros(rows, dtype=torch.bool, device=device)
         self.truncated = torch.zeros(rows, dtype=torch.bool, device=device)
@@ -92,18 +98,15 @@ def make_batch(
     num_steps, num_envs = rollout.num_steps, rollout.num_envs
     obs_dim = rollout.obs.shape[-1]
     features = policy.features(rollout.obs).reshape(-1, obs_dim)
-    value = policy.value(features).view(num_steps + 1, num_envs)
+    value = rollout.value if rollout.has_value else policy.value(features).view(num_steps + 1, num_envs)
     reward = rollout.reward if reward_norm is None else reward_norm(rollout.reward, rollout.done())
-    advantage = gae(
-        reward,
-        value[:-1],
-        value[-1],
-        rollout.terminated,
-        rollout.truncated,
-        final_values(policy, rollout),
-        gamma,
-        gae_lambda,
-    )
+    if rollout.has_value and reward.device.type == "cpu":
+        advantage = torch.empty_like(reward)
+        ends = (rollout.terminated, rollout.truncated, rollout.final_value)
+        fused_gae(*(t.numpy() for t in (reward, value, *ends)), gamma, gae_lambda, advantage.numpy())
+    else:
+        ends = (rollout.terminated, rollout.truncated, final_values(policy, rollout))
+        advantage = gae(reward, value[:-1], value[-1], *ends, gamma, gae_lambda)
     return Batch(
         features[: rollout.rows],
         rollout.action.flatten(0, 1),

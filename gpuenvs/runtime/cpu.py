@@ -283,6 +283,20 @@ class CpuBackend:
         ended, states, rewards = (sum(column) for column in zip(*parts, strict=True))
         return ended, states, rewards
 
+    def native_step(self) -> tuple[Any, int]:
+        """The compiled step kernel, for callers that are compiled themselves, and the table slot of the action's address.
+
+        Integer actions must be int64 there. See `step_kernel` for the arguments and `native_table` for the last two.
+        """
+        dtype = np.dtype(np.int64) if self.layout.spec.discrete else self._action_dtype
+        return self.kernel("step_kernel", dtype), self._action_slot
+
+    def native_table(self, thread: int) -> tuple[np.ndarray, np.ndarray]:
+        """(a copy of the address table, the scratch table) for one thread of a native caller."""
+        while len(self._scratch) <= thread:
+            self._scratch.append(self._make_scratch())
+        return self._table.copy(), self._scratch[thread][0]
+
     def wrong_actions(self, action: np.ndarray, choices: int) -> int:
         """Number of integer actions outside of 0..choices - 1."""
         return self.kernel("check_kernel", action.dtype)(action.size, action.ctypes.data, choices)

@@ -215,6 +215,26 @@ class BatchEnv:
         if self.device != "cpu":
             self._nonfinite += self._backend.counts()
 
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """Every array of the batch by name, each (rows, num_envs); see `gpuenvs.runtime.buffers`."""
+        return self._arrays
+
+    def native_step(self) -> tuple[Any, int]:
+        """For callers that are numba kernels themselves, CPU only: the compiled step and its action slot."""
+        return self._backend.native_step()
+
+    def native_table(self, thread: int) -> tuple[Any, Any]:
+        """For one thread of such a caller: the address table (its own copy) and the scratch table."""
+        self._check_open()
+        if not self._started:
+            raise ConfigError("step before reset: call env.reset(seed=...) first")
+        return self._backend.native_table(thread)
+
+    def count_nonfinite(self, states: int, rewards: int) -> None:
+        """Add what such a caller's steps returned."""
+        self._nonfinite += (states, rewards)
+
     def _action_rows(self, action: Any) -> Any:
         """`action` as contiguous rows of the action buffer; a copy only where memory order or dtype require one."""
         array = self._as_array(action)

@@ -25,7 +25,13 @@ _ARRAYS = ("z", "dz", "log_prob", "entropy", "row_a", "row_b", "stats", "log_std
 
 
 def _names() -> dict[str, Any]:
-    names: dict[str, Any] = {"_exp": exp, "_log": log, "_f32": f32, "_i32": i32, "_HALF_LOG_2PI": f32(0.5 * math.log(2 * math.pi))}
+    names: dict[str, Any] = {
+        "_exp": exp,
+        "_log": log,
+        "_f32": f32,
+        "_i32": i32,
+        "_HALF_LOG_2PI": f32(0.5 * math.log(2 * math.pi)),
+    }
     names |= {"_0": f32(0), "_1": f32(1), "_HALF": f32(0.5)}
     for k, array in enumerate(_ARRAYS):
         names[f"_ld_{array}"] = make_load(k, np.dtype(np.float32))

@@ -91,10 +91,13 @@ def _round_up(value: int) -> int:
 
 
 class Source:
-    """Lines and names of the network passes. Addresses are bytes, so element offsets are multiplied by 4."""
+    """Lines of the network passes, over the addresses `work`, `weights`, `grad` and `turned`, and the names they use.
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    Addresses are bytes, so element offsets are multiplied by 4. `prefix` goes before these four names.
+    """
+
+    def __init__(self, plan: Plan, prefix: str = "") -> None:
+        self.plan, self.prefix = plan, prefix
         self.names: dict[str, Any] = {}
 
     def _matmul(self, columns: int, init: str, epilogue: str) -> str:
@@ -106,13 +109,14 @@ class Source:
     def _hidden(self, layer: int, kind: str) -> str:
         """Address of the activations ("h") or their gradients ("d") of hidden layer `layer` (0-based)."""
         before = sum(self.plan.sizes[1 : layer + 1])
-        return f"(work + {4 * (self.plan.workspace[kind] + ROWS * before)})"
+        return f"({self.prefix}work + {4 * (self.plan.workspace[kind] + ROWS * before)})"
 
     def _weight(self, base: str, layer: int, kind: str) -> str:
-        return f"({base} + {4 * self.plan.offsets[layer, kind]})"
+        return f"({self.prefix}{base} + {4 * self.plan.offsets[layer, kind]})"
 
     def work(self, name: str) -> str:
-        return f"(work + {4 * self.plan.workspace[name]})"
+        """Address of a block of the workspace."""
+        return f"({self.prefix}work + {4 * self.plan.workspace[name]})"
 
     def forward(self) -> list[str]:
         """From x (rows, obs_dim) in the workspace to z[k * ROWS + row]."""
@@ -157,8 +161,10 @@ class Source:
             if layer > 0:
                 name = self._matmul(width, "zero", f"{self.plan.activation}_grad")
                 target, output = self._hidden(layer - 1, "d"), self._hidden(layer - 1, "h")
-                weight = f"(turned + {4 * self.plan.turned[layer]})"
-                lines.append(f"{name}({delta}, {size}, 1, {weight}, {width}, {target}, {width}, {output}, rows, {size})")
+                weight = f"({self.prefix}turned + {4 * self.plan.turned[layer]})"
+                lines.append(
+                    f"{name}({delta}, {size}, 1, {weight}, {width}, {target}, {width}, {output}, rows, {size})"
+                )
         return lines
 
     def turn(self) -> list[str]:
@@ -167,5 +173,7 @@ class Source:
         for layer in range(1, len(self.plan.sizes) - 2):
             rows, columns = self.plan.sizes[layer], self.plan.sizes[layer + 1]
             weight = self._weight("weights", layer, "weight")
-            lines.append(f"_transpose({weight}, (turned + {4 * self.plan.turned[layer]}), {rows}, {columns})")
+            lines.append(
+                f"_transpose({weight}, ({self.prefix}turned + {4 * self.plan.turned[layer]}), {rows}, {columns})"
+            )
         return lines

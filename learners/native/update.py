@@ -202,7 +202,12 @@ class FusedEpochs:
         self._team = Team(min(threads, 2))
 
     def run(
-        self, batch: Any, order: np.ndarray, bounds: np.ndarray, actor_knobs: dict[str, float], critic_knobs: dict[str, float]
+        self,
+        batch: Any,
+        order: np.ndarray,
+        bounds: np.ndarray,
+        actor_knobs: dict[str, float],
+        critic_knobs: dict[str, float],
     ) -> tuple[np.ndarray, np.ndarray]:
         """Make the steps of every minibatch; the tables of ACTOR_FIGURES and CRITIC_FIGURES, one row a minibatch.
 

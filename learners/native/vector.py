@@ -63,9 +63,7 @@ def _horner(builder: ir.IRBuilder, x: Any, coefficients: tuple[float, ...]) -> A
 def _tanh(builder: ir.IRBuilder, x: Any) -> Any:
     x = _call(builder, "minnum", _call(builder, "maxnum", x, _constant(-_TANH_BOUND)), _constant(_TANH_BOUND))
     square = builder.fmul(x, x)
-    return builder.fdiv(
-        builder.fmul(x, _horner(builder, square, _TANH_P)), _horner(builder, square, _TANH_Q)
-    )
+    return builder.fdiv(builder.fmul(x, _horner(builder, square, _TANH_P)), _horner(builder, square, _TANH_Q))
 
 
 def _splat(builder: ir.IRBuilder, scalar: Any) -> Any:

@@ -38,7 +38,7 @@ class SyncSchedule:
         self.env = env
         self.algo = algo
         self.config = config
-        self.collector = Collector(env, algo.device, algo.seed, config.noise_correlation)
+        self.collector = Collector(env, algo.device, algo.seed, config.noise_correlation, config.engine)
         self.rollout = Rollout(
             config.num_steps,
             config.num_envs,
