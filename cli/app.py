@@ -38,9 +38,9 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        from gpuenvs.errors import near_names
-
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            from gpuenvs.errors import near_names
+
             known = near_names(args[0], COMMANDS) or f"; there are: {', '.join(COMMANDS)}"
             raise click.UsageError(f"no command {args[0]!r}{known}")
         return super().resolve_command(ctx, args)

@@ -19,6 +19,7 @@ ENV_PREFIX = "env."
 ENV_OPTIONS = {"max_episode_steps": int}
 # Rows of metrics.csv and checkpoints that a run of default settings makes.
 ROWS_PER_RUN, CHECKPOINTS_PER_RUN = 1000, 20
+MAX_LOG_EVERY = 50  # a run that nobody means to finish should show rows all the same
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def resolve(
         dtype=dtype,
         threads=cores if threads is None else _in_range("--threads", threads, 1, cores),
         torch_threads=_in_range("--torch-threads", torch_threads, 1, cores),
-        log_every=max(1, updates // ROWS_PER_RUN),
+        log_every=min(max(1, updates // ROWS_PER_RUN), MAX_LOG_EVERY),
         checkpoint_every=checkpoint_every or max(rows, settings["total_steps"] // CHECKPOINTS_PER_RUN),
         keep_checkpoints=keep_checkpoints,
     )
