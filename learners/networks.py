@@ -188,3 +188,8 @@ def flatten_parameters(parameters: Iterable[nn.Parameter]) -> Tensor:
 def flat_gradient(loss: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
     """d loss / d parameters as one vector, in the order given."""
     return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(parameters))])
+
+
+def cloned_state(module: nn.Module | None) -> dict[str, Tensor]:
+    """A module's state dict that later training does not change; empty for None."""
+    return {} if module is None else {name: tensor.clone() for name, tensor in module.state_dict().items()}
