@@ -25,7 +25,7 @@ class TrainingLine:
     def __enter__(self) -> TrainingLine:
         if not self._quiet and sys.stderr.isatty():
             self._bar = _make_bar()
-            self._task = self._bar.add_task(self._title, total=None, sps="", result="", left="")
+            self._task = self._bar.add_task(self._title, total=None, sps="", result="compiling", left="")
             self._bar.start()
             self._bar.refresh()
         return self

@@ -32,7 +32,7 @@ def run_session(session: Session, quiet: bool) -> Outcome:
         return outcome
     result = "" if outcome.recent_return is None else f", return {outcome.recent_return:.1f}"
     steps = f"{outcome.step - first:,} steps" if first else f"{outcome.step:,} steps"
-    click.echo(f"trained: {steps} in {duration(outcome.seconds)} ({rate(trainer.last_sps)}){result}")
+    click.echo(f"trained: {steps} in {duration(outcome.seconds)} ({rate(trainer.sps)} once compiled){result}")
     return outcome
 
 

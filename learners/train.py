@@ -97,7 +97,7 @@ class Trainer:
             self._load(start)
         self._first_step = self.step
         self._began = time.perf_counter()
-        self._warm_step, self._warm_time = 0, self._began
+        self._warm_step, self._warm_time, self._now = 0, self._began, self._began
 
     def train(self, stop: StopRequest | None = None, on_progress: Callable[[Progress], None] | None = None) -> Outcome:
         """Run to `total_steps`, or to the end of the iteration in which `stop` was signalled."""
@@ -150,23 +150,26 @@ class Trainer:
         result = self.schedule.iterate()
         self.step += result.env_steps
         self.iteration += 1
-        if not self._warm_step:  # the first iteration compiles: it says nothing about the time that is left
-            self._warm_step, self._warm_time = self.step, time.perf_counter()
+        self._now = time.perf_counter()
+        if not self._warm_step:
+            self._warm_step, self._warm_time = self.step, self._now
         self._interval.add(result.metrics, result.episode_returns, result.episode_lengths)
         if self.iteration % self.settings.log_every == 0:
             self._write_row()
 
     @property
-    def last_sps(self) -> float:
-        """Environment steps per second of this process's training."""
-        return (self.step - self._first_step) / max(self._elapsed() - self._seconds, 1e-9)
+    def sps(self) -> float:
+        """Environment steps per second in this process, without the first iteration (which compiles) if possible."""
+        steps, since = self.step - self._warm_step, self._warm_time
+        if not self._warm_step or not steps:
+            steps, since = self.step - self._first_step, self._began
+        return steps / max(self._now - since, 1e-9)
 
     def _elapsed(self) -> float:
         return self._seconds + time.perf_counter() - self._began
 
     def _progress(self) -> Progress:
-        steps, seconds = self.step - self._warm_step, time.perf_counter() - self._warm_time
-        sps = steps / max(seconds, 1e-9) if steps else self.last_sps
+        sps = self.sps
         left = max(0, self.settings.total_steps - self.step) / max(sps, 1e-9)
         return Progress(self.step, self.settings.total_steps, self.iteration, sps, left, self._interval.recent_return)
 
