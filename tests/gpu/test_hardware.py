@@ -30,7 +30,8 @@ def test_rollout_agrees_with_the_cpu(variant, scenarios):
     env_id, real, mode = variant
     found = play("cuda:0", env_id, real, mode, scenarios[env_id])
     expected = play("cpu", env_id, real, mode, scenarios[env_id])
-    assert not differences(found, expected, TOLERANCE[real])
+    problems = differences(found, expected, TOLERANCE[real])
+    assert not problems, "\n".join(problems)
 
 
 def test_random_numbers_agree_with_the_cpu():

@@ -14,7 +14,10 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the CUDA compil
 
 KERNELS = cases()
 TABLE = budget.read()
-# Another version of the compiler may need a few registers more without anything having been made worse.
+# Local memory is exact. Registers count in the eights in which the hardware hands them out, for that is
+# what occupancy sees. Instructions may grow by a tenth before somebody must look. Another version of the
+# compiler may need eight registers more without anything having been made worse.
+INSTRUCTION_GROWTH = 1.1
 OTHER_TOOLCHAIN_REGISTERS = 8
 
 
@@ -30,10 +33,12 @@ def test_table_lists_exactly_the_kernels_there_are():
 
 def regressions(found: dict[str, int], allowed: dict[str, int], same_toolchain: bool) -> list[str]:
     """What of `found` exceeds `allowed`, in words."""
-    slack = {} if same_toolchain else {"registers": OTHER_TOOLCHAIN_REGISTERS}
+    limit = dict(allowed)
+    limit["registers"] = -(-allowed["registers"] // 8) * 8
+    limit["instructions"] = int(allowed["instructions"] * INSTRUCTION_GROWTH)
     if not same_toolchain:
-        found = {**found, "instructions": 0}
-    return [f"{k}: {v} > {allowed[k]}" for k, v in found.items() if v > allowed[k] + slack.get(k, 0)]
+        limit["registers"] += OTHER_TOOLCHAIN_REGISTERS
+    return [f"{name}: {value} > {limit[name]}" for name, value in found.items() if value > limit[name]]
 
 
 @pytest.mark.parametrize("case", KERNELS, ids=str)
@@ -60,7 +65,12 @@ def test_kernel_calls_nothing_and_divides_exactly(case: Case):
 
 
 def test_a_regression_is_reported():
-    found = {"registers": 41, "stack": 8, "instructions": 500}
-    allowed = {"registers": 40, "stack": 0, "instructions": 500}
-    assert regressions(found, allowed, same_toolchain=True) == ["registers: 41 > 40", "stack: 8 > 0"]
-    assert regressions(found, allowed, same_toolchain=False) == ["stack: 8 > 0"]
+    allowed = {"registers": 37, "stack": 0, "instructions": 500}
+    assert regressions({"registers": 40, "stack": 0, "instructions": 550}, allowed, same_toolchain=True) == []
+    worse = {"registers": 41, "stack": 8, "instructions": 551}
+    assert regressions(worse, allowed, same_toolchain=True) == [
+        "registers: 41 > 40",
+        "stack: 8 > 0",
+        "instructions: 551 > 550",
+    ]
+    assert regressions(worse, allowed, same_toolchain=False) == ["stack: 8 > 0", "instructions: 551 > 550"]

@@ -50,7 +50,8 @@ def test_rollout_agrees(variant, scenarios, simulated):
     prefix = "|".join(variant) + "|"
     found = {k.removeprefix(prefix): v for k, v in simulated.items() if k.startswith(prefix)}
     expected = play("cpu", env_id, real, mode, scenarios[env_id])
-    assert not differences(found, expected, TOLERANCE[real])
+    problems = differences(found, expected, TOLERANCE[real])
+    assert not problems, "\n".join(problems)
     assert expected["counts"][0] >= 1  # the NaN was seen
     assert any(v.any() for k, v in expected.items() if k.endswith("/truncated"))
 
