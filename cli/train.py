@@ -37,7 +37,9 @@ RUNS = Path("runs")
     show_default=True,
     help="CPU threads of torch; more pay for wide networks only.",
 )
-@click.option("--checkpoint-every", type=Count(), help="Steps between checkpoints.  [default: a 20th of the run]")
+@click.option(
+    "--checkpoint-every", type=Count(), help="Steps between checkpoints.  [default: a 20th of the run, at least 2 s]"
+)
 @click.option("--keep", type=Count(), default=3, show_default=True, help="Latest checkpoints kept, beside the best.")
 @eval_episodes_option
 @QUIET

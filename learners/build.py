@@ -19,6 +19,7 @@ ENV_PREFIX = "env."
 ENV_OPTIONS = {"max_episode_steps": int}
 # Rows of metrics.csv and checkpoints that a run of default settings makes.
 ROWS_PER_RUN, CHECKPOINTS_PER_RUN = 1000, 20
+CHECKPOINT_MIN_SECONDS = 2.0
 MAX_LOG_EVERY = 50  # a run that nobody means to finish should show rows all the same
 
 
@@ -36,7 +37,8 @@ class RunConfig:
         threads: most CPU threads of an env step; does not change results.
         torch_threads: CPU threads of torch; another number may round sums differently.
         log_every: iterations per row of metrics.
-        checkpoint_every: environment steps between checkpoints.
+        checkpoint_every: environment steps between checkpoints …
+        checkpoint_min_seconds: … unless the last one was made less than this long ago.
         keep_checkpoints: latest checkpoints kept, beside the best.
     """
 
@@ -52,6 +54,7 @@ class RunConfig:
     torch_threads: int
     log_every: int
     checkpoint_every: int
+    checkpoint_min_seconds: float
     keep_checkpoints: int
 
     @property
@@ -135,6 +138,7 @@ def resolve(
         torch_threads=_in_range("--torch-threads", torch_threads, 1, cores),
         log_every=min(max(1, updates // ROWS_PER_RUN), MAX_LOG_EVERY),
         checkpoint_every=checkpoint_every or max(rows, settings["total_steps"] // CHECKPOINTS_PER_RUN),
+        checkpoint_min_seconds=0.0 if checkpoint_every else CHECKPOINT_MIN_SECONDS,
         keep_checkpoints=keep_checkpoints,
     )
 

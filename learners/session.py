@@ -83,6 +83,7 @@ def loop_settings(config: RunConfig) -> LoopSettings:
         total_steps=config.total_steps,
         log_every=config.log_every,
         checkpoint_every=config.checkpoint_every,
+        checkpoint_min_seconds=config.checkpoint_min_seconds,
         keep_checkpoints=config.keep_checkpoints,
     )
 

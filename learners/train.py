@@ -29,7 +29,8 @@ class LoopSettings:
     Args:
         total_steps: environment steps to train for; the last iteration may overshoot.
         log_every: iterations per metrics row.
-        checkpoint_every: environment steps between checkpoints.
+        checkpoint_every: environment steps between checkpoints …
+        checkpoint_min_seconds: … but not before this long after the last one: a checkpoint waits for the disk.
         checkpoint_seconds: a checkpoint is also due after this long, so that a crash costs little.
         keep_checkpoints: how many of the latest to keep; the best is kept as well.
     """
@@ -37,6 +38,7 @@ class LoopSettings:
     total_steps: int
     log_every: int
     checkpoint_every: int
+    checkpoint_min_seconds: float = 0.0
     checkpoint_seconds: float = 60.0
     keep_checkpoints: int = 3
 
@@ -126,11 +128,9 @@ class Trainer:
                 self._iterate()
                 if on_progress is not None:
                     on_progress(self._progress())
-                now = time.perf_counter()
-                overdue = now - saved_time >= settings.checkpoint_seconds
-                if overdue or self.step - saved_step >= settings.checkpoint_every:
+                if self._checkpoint_due(self.step - saved_step, time.perf_counter() - saved_time):
                     self._checkpoint()
-                    saved_step, saved_time = self.step, now
+                    saved_step, saved_time = self.step, time.perf_counter()
             if self.step >= settings.total_steps and self.step > self._row_step:
                 self._write_row()
             if self.step > saved_step:
@@ -186,6 +186,13 @@ class Trainer:
             }
         )
         self._row_step, self._row_seconds = self.step, seconds
+
+    def _checkpoint_due(self, steps: int, seconds: float) -> bool:
+        """Whether so many steps and seconds since the last checkpoint call for the next."""
+        settings = self.settings
+        if seconds >= settings.checkpoint_seconds:
+            return True
+        return steps >= settings.checkpoint_every and seconds >= settings.checkpoint_min_seconds
 
     def _checkpoint(self) -> None:
         """Metrics first, then the checkpoint: no checkpoint is ever ahead of its metrics."""

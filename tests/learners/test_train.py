@@ -11,6 +11,7 @@ from learners import checkpoint, runs, session
 from learners.build import RunConfig, build, load_policy, resolve
 from learners.interrupts import StopRequest
 from learners.runs import RunDirectory
+from learners.train import LoopSettings, Trainer
 from tests.learners.tiny import ITERATION, nan_reward_env, stable_rows, tiny_config, weights
 
 
@@ -65,6 +66,21 @@ def test_keeps_the_last_checkpoints_and_the_best(tmp_path):
 def test_checkpoints_are_made_where_asked(tmp_path):
     run, _ = train(tiny_config(checkpoint_every=4 * ITERATION, keep_checkpoints=9), tmp_path / "run")
     assert steps_of(run) == [0, 4 * ITERATION, 6 * ITERATION]
+
+
+def test_quick_runs_wait_between_checkpoints(tmp_path):
+    run, _ = train(tiny_config(checkpoint_every=None, keep_checkpoints=9), tmp_path / "run")
+    assert run.read_config()["checkpoint_min_seconds"] == 2.0
+    assert steps_of(run)[0] == 0 and steps_of(run)[-1] == 6 * ITERATION
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds", "due"), [(9, 5, False), (10, 5, True), (10, 1, False), (99, 1.9, False), (0, 60, True)]
+)
+def test_when_a_checkpoint_is_due(steps, seconds, due):
+    trainer = Trainer.__new__(Trainer)
+    trainer.settings = LoopSettings(total_steps=1000, log_every=1, checkpoint_every=10, checkpoint_min_seconds=2.0)
+    assert trainer._checkpoint_due(steps, seconds) is due
 
 
 def test_a_checkpoint_is_due_by_time_too(tmp_path):
