@@ -14,13 +14,14 @@ from cli.options import QUIET, RUN, Count, eval_episodes_option
 @click.option(
     "-t", "--total-steps", type=Count(), help="New end of the run; annealing follows it.  [default: as before]"
 )
+@click.option("-d", "--device", metavar="auto|cpu|cuda[:N]", help="Another device.  [default: as before]")
 @eval_episodes_option
 @QUIET
-def command(run: Path, total_steps: int | None, eval_episodes: int, quiet: bool) -> int:
+def command(run: Path, total_steps: int | None, device: str | None, eval_episodes: int, quiet: bool) -> int:
     """Go on with RUN from its latest checkpoint, exactly as if it had never stopped."""
     from cli.training import finish, run_session
     from learners.session import resume
 
-    with resume(run, total_steps) as session:
+    with resume(run, total_steps, device) as session:
         outcome = run_session(session, quiet)
         return finish(session, outcome, eval_episodes)

@@ -26,6 +26,9 @@ def run_session(session: Session, quiet: bool) -> Outcome:
         click.echo(f"run: {session.run.path}", err=True)
     with StopRequest(_announce) as stop, TrainingLine(title, quiet) as line:
         outcome = trainer.train(stop, line)
+    if outcome.nonfinite_states:
+        count = f"{outcome.nonfinite_states:,}"
+        click.echo(f"note: {count} episodes were ended because their state became NaN or infinite", err=True)
     if outcome.signum:
         click.echo(f"stopped at step {outcome.step:,}; checkpoint: {outcome.checkpoint}")
         click.echo(f"go on with: gpurl resume {session.run.path}")

@@ -23,7 +23,7 @@ from gpuenvs.errors import RunError
 from learners.atomic import write_atomic, write_problem
 
 # Columns every row has; the algorithm's own follow in the order of its dict.
-COLUMNS = ("step", "iteration", "wall_s", "sps", "episodes", "episode_return", "episode_length")
+COLUMNS = ("step", "iteration", "wall_s", "sps", "nonfinite_states", "episodes", "episode_return", "episode_length")
 RECENT = 100  # episodes in the running mean, or one per env if there are more envs
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuenvs.errors import RunError
 from learners import checkpoint, runs, system
-from learners.build import RunConfig, build, check_kind, kind_of, load_policy
+from learners.build import RunConfig, build, check_kind, kind_of, load_policy, resolve_device
 from learners.evaluate import EvalResult, evaluate
 from learners.runs import RunDirectory
 from learners.train import LoopSettings, Trainer
@@ -46,8 +46,10 @@ def begin(config: RunConfig, path: Path) -> Iterator[Session]:
 
 
 @contextlib.contextmanager
-def resume(path: Path | str, total_steps: int | None = None) -> Iterator[Session]:
+def resume(path: Path | str, total_steps: int | None = None, device: str | None = None) -> Iterator[Session]:
     """The run at `path`, continued from its latest checkpoint (from its beginning if it was killed before one).
+
+    `total_steps` sets another end, `device` another device than the run was made on.
 
     Raises:
         RunError: no run there, in use, nothing left to do.
@@ -58,6 +60,8 @@ def resume(path: Path | str, total_steps: int | None = None) -> Iterator[Session
         config = RunConfig.from_dict(document)
         if total_steps is not None:
             config = config.with_total_steps(total_steps)
+        if device is not None:
+            config = dataclasses.replace(config, device=resolve_device(device))
         steps = checkpoint.list_steps(run.checkpoints)
         if steps and steps[-1][0] >= config.total_steps:
             raise RunError(
@@ -70,7 +74,7 @@ def resume(path: Path | str, total_steps: int | None = None) -> Iterator[Session
         schedule = build(config)
         try:
             trainer = Trainer(run, schedule, loop_settings(config), kind_of(config), state)
-            if total_steps is not None:
+            if total_steps is not None or device is not None:
                 run.write_config({**document, **config.to_dict()})
             yield Session(run, config, trainer)
         finally:

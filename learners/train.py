@@ -64,6 +64,7 @@ class Outcome:
     signum: int  # the signal that stopped it; 0 if it reached its last step
     checkpoint: Path
     recent_return: float | None
+    nonfinite_states: int  # episodes ended because their state became NaN or infinite
 
 
 class Trainer:
@@ -144,6 +145,7 @@ class Trainer:
             signum=stop.signum if stop and self.step < settings.total_steps else 0,
             checkpoint=self.last_checkpoint,
             recent_return=self._interval.recent_return(),
+            nonfinite_states=self.schedule.env.nonfinite_states,
         )
 
     def _iterate(self) -> None:
@@ -182,6 +184,7 @@ class Trainer:
                 "iteration": self.iteration,
                 "wall_s": round(seconds, 4),
                 "sps": round((self.step - self._row_step) / max(seconds - self._row_seconds, 1e-9), 1),
+                "nonfinite_states": self.schedule.env.nonfinite_states,
                 **self._interval.flush(),
             }
         )
