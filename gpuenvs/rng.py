@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from gpuenvs.runtime.disk_cache import cached
 from gpuenvs.scalar import cos, f32, f64, is_f32, lit, log, njit, sqrt, typed, u32
 
 __all__ = [
@@ -299,7 +300,7 @@ def _fill_kernel(four):
                         for i in range(rows):
                             out[t, start + i, first + j] = source[i]
 
-    return kernel
+    return cached(kernel)
 
 
 _FILLS = {

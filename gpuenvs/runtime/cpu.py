@@ -16,6 +16,8 @@ import numpy as np
 
 from gpuenvs.runtime import transition
 from gpuenvs.runtime.buffers import Layout, numpy_dtype
+from gpuenvs.runtime.disk_cache import cached
+from gpuenvs.runtime.generated import define
 from gpuenvs.runtime.memory import make_load, make_store
 from gpuenvs.runtime.threads import RowThreads
 from gpuenvs.runtime.transition import Target
@@ -202,10 +204,10 @@ class _Source:
         """The numba dispatcher of one of the kernels above."""
         text = getattr(self, name)()
         names = {**self.names, "_BLOCK": BLOCK}
-        exec(compile(text, f"<gpuenvs {self.layout.spec.id} {name}>", "exec"), names)
-        kernel: Any = numba.njit(nogil=True, error_model="numpy", fastmath={"contract", "nsz"})(names[name])
+        function = define(name, text, names, f"gpuenvs {self.layout.spec.id}")
+        kernel: Any = numba.njit(nogil=True, error_model="numpy", fastmath={"contract", "nsz"})(function)
         kernel.gpurl_source = text
-        return kernel
+        return cached(kernel)
 
 
 class CpuBackend:

@@ -22,7 +22,7 @@ def exp(x):
     n = floor(x * _LOG2E + f32(0.5))
     r = x - n * _LN2_HIGH - n * _LN2_LOW
     p = f32(1.0) + r * (f32(1.0) + r * (_E2 + r * (_E3 + r * (_E4 + r * (_E5 + r * (_E6 + r * _E7))))))
-    return p * bits_to_float(i32(i32(i32(n) + i32(127)) << i32(23)))
+    return p * bits_to_float(i32(i32(i32(n) + i32(127)) << i32(23)))  # pyright: ignore[reportCallIssue]
 
 
 @njit(fastmath={"reassoc", "contract", "nsz"}, forceinline=False)

@@ -13,6 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from gpuenvs.runtime.generated import define
 from gpuenvs.runtime.memory import make_load, make_store
 from gpuenvs.scalar import f32, i32, log
 from learners.native.elementary import exp
@@ -45,9 +46,7 @@ def _names() -> dict[str, Any]:
 def _build(name: str, arguments: str, before: list[str], row: list[str], options: dict[str, Any]) -> Any:
     lines = [f"def {name}({arguments}):", *(f"    {line}" for line in before), "    for r in range(rows):"]
     lines += [f"        {line}" for line in row]
-    names = _names()
-    exec(compile("\n".join(lines), f"<learners.native {name}>", "exec"), names)
-    return numba.njit(**options)(names[name])
+    return numba.njit(**options)(define(name, "\n".join(lines), _names(), "learners.native"))
 
 
 def _at(k: int) -> str:
@@ -86,7 +85,8 @@ def make_log_probs(outputs: int, continuous: bool) -> Any:
 
 
 def make_policy_gradient(outputs: int, continuous: bool) -> Any:
-    """`policy_gradient(z, action, log_prob, entropy, row_a, row_b, dz, stats, log_std, log_std_grad, clip, ent, scale, rows)`.
+    """`policy_gradient(z, action, log_prob, entropy, row_a, row_b, dz, stats, log_std, log_std_grad, clip, ent, scale,
+    rows)`.
 
     row_a holds the behaviour log-probs and row_b the advantages; dz gets the gradient of
     `scale * (sum of -min(ratio A, clipped ratio A) - ent * entropy)`. stats[j * ROWS + row]: the surrogate loss, entropy,
@@ -130,9 +130,7 @@ def make_policy_gradient(outputs: int, continuous: bool) -> Any:
     lines += [
         f"    _st_log_std_grad(log_std_grad, {k}, _f32(_ld_log_std_grad(log_std_grad, {k}) + sum_{k}))" for k in ks
     ]
-    names = _names()
-    exec(compile("\n".join(lines), "<learners.native policy_gradient>", "exec"), names)
-    return numba.njit(**_SUMS)(names["policy_gradient"])
+    return numba.njit(**_SUMS)(define("policy_gradient", "\n".join(lines), _names(), "learners.native"))
 
 
 def make_value_gradient() -> Any:

@@ -7,6 +7,7 @@ this order and PyTorch's, in which every weight is (out, in).
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -36,9 +37,9 @@ class Plan:
         self.offsets: dict[tuple, int] = {}
         flat, packed = [], []
         source = end = 0
-        for layer, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        for layer, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
             where = np.arange(source, source + fan_out * fan_in).reshape(fan_out, fan_in)
-            blocks = {"weight": where.T if layer < len(sizes) - 2 else where}
+            blocks: dict[str, np.ndarray] = {"weight": where.T if layer < len(sizes) - 2 else where}
             blocks["bias"] = np.arange(source + where.size, source + where.size + fan_out)
             source += where.size + fan_out
             for kind, block in blocks.items():

@@ -11,6 +11,8 @@ from typing import Any
 import numba
 import numpy as np
 
+from gpuenvs.runtime.disk_cache import cached
+from gpuenvs.runtime.generated import define
 from gpuenvs.runtime.memory import make_load, make_store
 from gpuenvs.runtime.threads import ROW_MULTIPLE, Team, cut_rows
 from gpuenvs.scalar import f32, i32
@@ -71,15 +73,17 @@ def _policy_source(actor: Plan, source: Source, critic_source: Source) -> list[s
         f"    log_prob[t, first + r] = _ld_z({work('log_prob')}, r)",
     ]
     head = (
-        "def policy(first, rows, t, act, weights, critic_weights, work, critic_work, env_obs, noise, norm, clip, obs, action, "
-        "env_action, log_prob, value):"
+        "def policy(first, rows, t, act, weights, critic_weights, work, critic_work, env_obs, noise, norm, clip, obs, "
+        "action, env_action, log_prob, value):"
     )
     return [head, *(f"    {line}" for line in lines)]
 
 
 def _bootstrap_source(critic: Plan, source: Source) -> list[str]:
-    """`bootstrap(first, stop, t, chosen, critic_weights, critic_work, flags, env_final, norm, clip, final_value)`: V(final_obs) of
-    the rows first..stop whose flag is set, at most ROWS of them."""
+    """`bootstrap(first, stop, t, chosen, critic_weights, critic_work, flags, env_final, norm, clip, final_value)`.
+
+    V(final_obs) of the rows first..stop whose flag is set, at most ROWS of them.
+    """
     x, z = source.work("x"), source.work("z")
     lines = [
         "rows = 0",
@@ -112,17 +116,19 @@ def _make_policy(actor: Plan, critic: Plan) -> tuple[Any, Any]:
         "_ld_log_std": make_load(2, real), "_st_real": make_store(3, real), "_st_int": make_store(3, np.dtype(np.int32)),
         "_log_probs": make_log_probs(actor.outputs, actor.log_std), **critic_source.names, **source.names,
     }  # fmt: skip
-    exec(compile("\n".join(lines), "<learners.native policy>", "exec"), names)
-    return numba.njit(**STRICT)(names["policy"]), numba.njit(**STRICT)(names["bootstrap"])
+    text = "\n".join(lines)
+    made = [define(name, text, names, "learners.native") for name in ("policy", "bootstrap")]
+    return numba.njit(**STRICT)(made[0]), numba.njit(**STRICT)(made[1])
 
 
 def _make_horizon(policy: Any, bootstrap: Any, step_kernel: Any, action_slot: int, discrete: bool) -> Any:
     """`horizon(start, stop, ...) -> (bad states, bad rewards)`; see `FusedRollout.run` for the arguments."""
 
     @numba.njit(**STRICT)
-    def horizon(start, stop, table, scratch, weights, critic_weights, work, critic_work, noise, norm, clip, env_obs, env_action,
-                env_reward, env_terminated, env_truncated, env_final, env_return, env_length, obs, action, log_prob, value,
-                reward, terminated, truncated, final_obs, episode_return, episode_length, final_value):  # fmt: skip
+    def horizon(start, stop, table, scratch, weights, critic_weights, work, critic_work, noise, norm, clip, env_obs,
+                env_action, env_reward, env_terminated, env_truncated, env_final, env_return, env_length, obs, action,
+                log_prob, value, reward, terminated, truncated, final_obs, episode_return, episode_length,
+                final_value):  # fmt: skip
         steps = reward.shape[0]
         chosen = np.empty(ROWS, np.int64)
         bad_states = bad_rewards = 0
@@ -151,7 +157,7 @@ def _make_horizon(policy: Any, bootstrap: Any, step_kernel: Any, action_slot: in
                           env_truncated, env_final, norm, clip, final_value)  # fmt: skip
         return bad_states, bad_rewards
 
-    return horizon
+    return cached(horizon)
 
 
 class FusedRollout:
@@ -216,6 +222,7 @@ def can_fuse(env: Any, policy: Any) -> bool:
     return on_cpu and getattr(env, "dtype", None) == np.float32 and hasattr(env, "native_step") and fits(policy)
 
 
+@cached
 @numba.njit(**STRICT)
 def fused_gae(reward, value, terminated, truncated, final_value, gamma, gae_lambda, advantage):
     """`learners.functional.gae` on (T, n) arrays; value is (T + 1, n)."""

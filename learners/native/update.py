@@ -11,7 +11,9 @@ from typing import Any
 import numba
 import numpy as np
 
-from gpuenvs.runtime.memory import make_load, make_store
+from gpuenvs.runtime.disk_cache import cached
+from gpuenvs.runtime.generated import define
+from gpuenvs.runtime.memory import make_store
 from gpuenvs.runtime.threads import Team
 from gpuenvs.scalar import f32, i32
 from learners.native.elementary import square_sum
@@ -46,6 +48,7 @@ def _adam(weights, grad, m, v, clip, step_size, correction, eps):
         weights[k] -= step_size * m_k / (np.sqrt(v_k * correction) + eps)
 
 
+@cached
 @numba.njit(**STRICT)
 def pack(packed, flat, packed_index, flat_index):
     """packed[packed_index] = flat[flat_index]"""
@@ -53,6 +56,7 @@ def pack(packed, flat, packed_index, flat_index):
         packed[packed_index[k]] = flat[flat_index[k]]
 
 
+@cached
 @numba.njit(**STRICT)
 def _unpack(packed, flat, packed_index, flat_index):
     for k in range(flat_index.size):
@@ -111,8 +115,7 @@ def _make_chunks(plan: Plan, source: Source, critic: bool) -> Any:
     else:
         names["_log_probs"] = make_log_probs(plan.outputs, plan.log_std)
         names["_policy_gradient"] = make_policy_gradient(plan.outputs, plan.log_std)
-    exec(compile("\n".join(lines), "<learners.native chunks>", "exec"), names)
-    return numba.njit(**STRICT)(names["chunks"])
+    return numba.njit(**STRICT)(define("chunks", "\n".join(lines), names, "learners.native"))
 
 
 def _make_epochs(plan: Plan, critic: bool) -> Any:
@@ -123,9 +126,7 @@ def _make_epochs(plan: Plan, critic: bool) -> Any:
     source = Source(plan)
     chunks = _make_chunks(plan, source, critic)
     lines = ["def turn(weights, turned):", *(f"    {line}" for line in source.turn() or ["pass"])]
-    names: dict[str, Any] = {"_transpose": transpose}
-    exec(compile("\n".join(lines), "<learners.native turn>", "exec"), names)
-    turn = numba.njit(**STRICT)(names["turn"])
+    turn = numba.njit(**STRICT)(define("turn", "\n".join(lines), {"_transpose": transpose}, "learners.native"))
     one = plan.workspace["one"]
 
     @numba.njit(**STRICT)
@@ -158,7 +159,7 @@ def _make_epochs(plan: Plan, critic: bool) -> Any:
             _adam(weights, grad, m, v, clip, step_size, correction, f32(knobs[7]))
             turn(weights.ctypes.data, turned.ctypes.data)
 
-    return epochs
+    return cached(epochs)
 
 
 class _Net:

@@ -77,13 +77,11 @@ def _at(builder: ir.IRBuilder, base: Any, index: Any) -> Any:
 
 
 def _load(builder: ir.IRBuilder, pointer: Any) -> Any:
-    value = builder.load(builder.bitcast(pointer, _VEC.as_pointer()))
-    value.align = 4
-    return value
+    return builder.load(builder.bitcast(pointer, _VEC.as_pointer()), align=4)
 
 
 def _store(builder: ir.IRBuilder, value: Any, pointer: Any) -> None:
-    builder.store(value, builder.bitcast(pointer, _VEC.as_pointer())).align = 4
+    builder.store(value, builder.bitcast(pointer, _VEC.as_pointer()), align=4)
 
 
 def _index(value: int) -> ir.Constant:
@@ -223,16 +221,16 @@ def transpose(typingctx, source, target, rows, columns):  # type: ignore[no-unty
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         source, target, rows, columns = args
         lanes = _index(LANES)
-        with cgutils.for_range(builder, builder.udiv(rows, lanes)) as down:
-            with cgutils.for_range(builder, builder.udiv(columns, lanes)) as across:
-                row, column = builder.mul(down.index, lanes), builder.mul(across.index, lanes)
-                block = []
-                for k in range(LANES):
-                    start = builder.add(builder.mul(builder.add(row, _index(k)), columns), column)
-                    block.append(_load(builder, _at(builder, source, start)))
-                for k, value in enumerate(_transposed(builder, block)):
-                    start = builder.add(builder.mul(builder.add(column, _index(k)), rows), row)
-                    _store(builder, value, _at(builder, target, start))
+        down_count, across_count = builder.udiv(rows, lanes), builder.udiv(columns, lanes)
+        with cgutils.for_range(builder, down_count) as down, cgutils.for_range(builder, across_count) as across:
+            row, column = builder.mul(down.index, lanes), builder.mul(across.index, lanes)
+            block = []
+            for k in range(LANES):
+                start = builder.add(builder.mul(builder.add(row, _index(k)), columns), column)
+                block.append(_load(builder, _at(builder, source, start)))
+            for k, value in enumerate(_transposed(builder, block)):
+                start = builder.add(builder.mul(builder.add(column, _index(k)), rows), row)
+                _store(builder, value, _at(builder, target, start))
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 4), codegen

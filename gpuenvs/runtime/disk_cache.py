@@ -1,0 +1,223 @@
+"""Compiled kernels on disk, keyed by everything that went into them.
+
+numba's own cache looks at the time stamp of one source file; it does not notice that a helper, a constant in another file or
+a generated text changed, and it refuses functions that have no file. Here the key is a hash of the function's code, of every
+function and constant it reaches, of the sources that generate kernels, of the signature, of the processor and of the
+versions. A stale entry can therefore not be found, and two environments whose functions share a name keep apart.
+
+`GPURL_CACHE_DIR` moves the cache, `GPURL_CACHE=0` turns it off. Entries are written to a temporary file and renamed, so
+processes may share the directory; one that cannot be written or read is compiled as if there were no cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import pickle
+import sys
+import tempfile
+import types
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import numba
+import numpy as np
+import platformdirs
+from numba.core import compiler
+from numba.core.caching import _Cache
+from numba.core.serialize import dumps
+
+# Sources that generate kernels or are compiled into them, relative to the directory of the packages. Environments are not
+# among them: their functions are followed one by one, wherever they are.
+_SOURCES = ("gpuenvs/*.py", "gpuenvs/runtime/*.py", "learners/native/*.py", "learners/optim.py")
+
+
+def cached(dispatcher: Any) -> Any:
+    """Let a numba dispatcher keep its machine code on disk; returns it. A plain function passes through."""
+    if hasattr(dispatcher, "py_func") and os.environ.get("GPURL_CACHE", "1") != "0":
+        dispatcher._cache = _DiskCache(dispatcher.py_func)
+    return dispatcher
+
+
+def cache_directory() -> Path:
+    """Where compiled kernels are kept."""
+    return Path(os.environ.get("GPURL_CACHE_DIR") or platformdirs.user_cache_path("gpurl") / "kernels")
+
+
+class _DiskCache(_Cache):
+    """What a numba dispatcher asks before it compiles and tells after it has."""
+
+    def __init__(self, function: types.FunctionType) -> None:
+        self._function = function
+        self._enabled = True
+
+    @functools.cached_property
+    def _code(self) -> str | None:
+        """The hash of the function and all it reaches, made when first needed: by then every name is bound."""
+        with contextlib.suppress(_Unknown):
+            return fingerprint(self._function)
+        return None
+
+    @property
+    def cache_path(self) -> str:
+        return str(cache_directory())
+
+    def enable(self) -> None:
+        self._enabled = True
+
+    def disable(self) -> None:
+        self._enabled = False
+
+    def flush(self) -> None:
+        """Nothing to do: entries are never stale."""
+
+    def _path(self, signature: Any, codegen: Any) -> Path | None:
+        if not self._enabled or self._code is None:
+            return None
+        versions = (sys.version, numba.__version__, llvmlite.__version__, np.__version__)
+        key = repr((self._code, str(signature), codegen.magic_tuple(), versions))
+        return cache_directory() / f"{self._function.__name__}-{hashlib.sha256(key.encode()).hexdigest()[:40]}.kernel"
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        target_context.refresh()
+        path = self._path(sig, target_context.codegen())
+        if path is None:
+            return None
+        try:
+            data = path.read_bytes()
+            digest, payload = data[:32], data[32:]
+            if hashlib.sha256(payload).digest() != digest:
+                return None
+            return compiler.CompileResult._rebuild(target_context, *pickle.loads(payload))
+        except (OSError, pickle.UnpicklingError, EOFError, AttributeError, ImportError):
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        path = self._path(sig, data.codegen)
+        if path is None or data.library.has_dynamic_globals or any(not x.can_cache for x in data.lifted):
+            return
+        payload = dumps(data._reduce())
+        with contextlib.suppress(OSError):  # a full disk or a read-only home: go on without
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(hashlib.sha256(payload).digest() + payload)
+                os.replace(name, path)
+            except OSError:
+                os.unlink(name)
+                raise
+
+
+# --- what a function is made of --------------------------------------------------------------------------------------
+
+
+class _Unknown(Exception):
+    """Something that cannot be hashed reliably: its function is not kept on disk."""
+
+
+def fingerprint(function: Any) -> str:
+    """Hash of a function's code and of all constants, functions and classes it reaches.
+
+    What lies in `_SOURCES` is covered by a hash of these files; only values bound in closures are followed there.
+    """
+    sink = hashlib.sha256(_own_sources().encode())
+    _feed(sink, function, set())
+    return sink.hexdigest()
+
+
+@functools.cache
+def _own_files() -> tuple[Path, ...]:
+    root = Path(__file__).resolve().parents[2]
+    return tuple(path for pattern in _SOURCES for path in sorted(root.glob(pattern)))
+
+
+@functools.cache
+def _own_sources() -> str:
+    sink = hashlib.sha256()
+    for path in _own_files():
+        sink.update(path.name.encode() + b"\0" + path.read_bytes())
+    return sink.hexdigest()
+
+
+@functools.cache
+def _is_own(filename: str) -> bool:
+    return not filename.startswith("<") and Path(filename).resolve() in _own_files()
+
+
+def _feed(sink: Any, value: Any, seen: set[int]) -> None:
+    """Add `value` to the hash."""
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        sink.update(f"{type(value).__name__}:{value!r};".encode())
+        return
+    if isinstance(value, np.generic | np.dtype | numba.types.Type):
+        sink.update(f"{type(value).__name__}:{value!r};".encode())
+        return
+    if callable(value):  # functions and classes live as long as the process, so their ids are not used twice
+        if id(value) in seen:
+            sink.update(b"seen;")
+            return
+        seen.add(id(value))
+    if isinstance(value, np.ndarray):
+        sink.update(repr((value.shape, value.dtype)).encode() + np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, tuple | list):
+        sink.update(f"{type(value).__name__}{len(value)}:".encode())
+        for item in value:
+            _feed(sink, item, seen)
+    elif isinstance(value, set | frozenset):
+        _feed(sink, sorted(value, key=repr), seen)  # their own order differs between processes
+    elif isinstance(value, dict):
+        _feed(sink, [item for pair in sorted(value.items(), key=lambda pair: repr(pair[0])) for item in pair], seen)
+    elif isinstance(value, types.ModuleType):
+        sink.update(f"module:{value.__name__};".encode())
+    elif hasattr(value, "py_func"):  # a numba dispatcher
+        _feed(sink, dict(getattr(value, "targetoptions", {})), seen)
+        _feed_function(sink, value.py_func, seen)
+    elif hasattr(value, "_defn"):  # a numba intrinsic
+        _feed_function(sink, value._defn, seen)
+    elif isinstance(value, types.FunctionType):
+        _feed_function(sink, value, seen)
+    elif isinstance(value, types.BuiltinFunctionType | np.ufunc):
+        sink.update(f"builtin:{getattr(value, '__module__', '')}.{value.__name__};".encode())
+    elif isinstance(value, types.CodeType):
+        _feed_code(sink, value, seen)
+    elif isinstance(value, type):
+        _feed_class(sink, value, seen)
+    else:
+        raise _Unknown(f"{type(value)}")
+
+
+def _feed_class(sink: Any, cls: type, seen: set[int]) -> None:
+    sink.update(f"class:{cls.__module__}.{cls.__qualname__};".encode())
+    if hasattr(cls, "_fields"):  # a NamedTuple
+        _feed(sink, (cls._fields, {name: str(kind) for name, kind in cls.__annotations__.items()}), seen)  # type: ignore[attr-defined]
+
+
+def _feed_code(sink: Any, code: types.CodeType, seen: set[int]) -> None:
+    sink.update(code.co_code + repr((code.co_names, code.co_varnames)).encode())
+    _feed(sink, code.co_consts, seen)
+
+
+def _feed_function(sink: Any, function: types.FunctionType, seen: set[int]) -> None:
+    sink.update(f"function:{function.__module__}.{function.__qualname__};".encode())
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # an empty cell
+            _feed(sink, cell.cell_contents, seen)
+    _feed(sink, function.__defaults__, seen)
+    if _is_own(function.__code__.co_filename):
+        return
+    code = function.__code__
+    _feed_code(sink, code, seen)
+    for name in sorted(set(_names(code))):
+        if name in function.__globals__:
+            sink.update(f"name:{name};".encode())
+            _feed(sink, function.__globals__[name], seen)
+
+
+def _names(code: types.CodeType) -> list[str]:
+    """Global names that a code object and those nested in it may use."""
+    inner = [name for const in code.co_consts if isinstance(const, types.CodeType) for name in _names(const)]
+    return [*code.co_names, *inner]

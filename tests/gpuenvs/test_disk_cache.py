@@ -1,0 +1,102 @@
+"""Compiled kernels on disk: found when nothing changed, never when something did, and harmless when broken."""
+
+import os
+import subprocess
+import sys
+
+import numba
+import pytest
+
+from gpuenvs.runtime.disk_cache import cached, fingerprint
+from gpuenvs.runtime.generated import define
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {path!r})
+import numba
+from gpuenvs.runtime.disk_cache import cached
+import formula
+kernel = cached(numba.njit(formula.area))
+value = kernel(2.0)
+hits = kernel.stats.cache_hits
+print(value, sum(hits.values()))
+"""
+
+
+def run_program(tmp_path, cache, **environment):
+    code = PROGRAM.format(path=str(tmp_path))
+    env = {**os.environ, "GPURL_CACHE_DIR": str(cache), "PYTHONDONTWRITEBYTECODE": "1", **environment}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    value, hits = done.stdout.split()
+    return float(value), int(hits)
+
+
+def write_formula(tmp_path, factor):
+    (tmp_path / "constants.py").write_text(f"FACTOR = {factor}\n")
+    (tmp_path / "helper.py").write_text(
+        "import numba\nimport constants\nfrom constants import FACTOR\n@numba.njit\ndef scaled(x):\n    return FACTOR * x\n"
+    )
+    (tmp_path / "formula.py").write_text("from helper import scaled\ndef area(x):\n    return scaled(x) * x\n")
+
+
+def test_code_is_found_again_and_a_constant_in_another_file_counts(tmp_path):
+    cache = tmp_path / "cache"
+    write_formula(tmp_path, 3.0)
+    assert run_program(tmp_path, cache) == (12.0, 0)
+    assert run_program(tmp_path, cache, PYTHONHASHSEED="7") == (12.0, 1)
+    write_formula(tmp_path, 5.0)
+    assert run_program(tmp_path, cache) == (20.0, 0)
+    write_formula(tmp_path, 3.0)
+    assert run_program(tmp_path, cache) == (12.0, 1)
+
+
+def test_a_broken_entry_is_compiled_anew_and_replaced(tmp_path):
+    cache = tmp_path / "cache"
+    write_formula(tmp_path, 3.0)
+    run_program(tmp_path, cache)
+    (entry,) = cache.glob("*.kernel")
+    whole = entry.read_bytes()
+    for broken in (b"", whole[:100], whole[:-1] + bytes([whole[-1] ^ 1])):
+        entry.write_bytes(broken)
+        assert run_program(tmp_path, cache) == (12.0, 0)
+        assert run_program(tmp_path, cache) == (12.0, 1)
+
+
+def test_it_can_be_turned_off_and_an_impossible_directory_does_no_harm(tmp_path):
+    write_formula(tmp_path, 3.0)
+    cache = tmp_path / "cache"
+    assert run_program(tmp_path, cache, GPURL_CACHE="0") == (12.0, 0)
+    assert not cache.exists()
+    (tmp_path / "file").write_text("in the way")
+    assert run_program(tmp_path, tmp_path / "file" / "cache") == (12.0, 0)
+
+
+def make(source, **names):
+    return define("f", source, names, "test")
+
+
+def test_fingerprints_follow_code_constants_closures_and_helpers():
+    base = make("def f(x):\n    return x + k\n", k=1)
+    assert fingerprint(base) == fingerprint(make("def f(x):\n    return x + k\n", k=1))
+    others = [
+        make("def f(x):\n    return x + k\n", k=2),
+        make("def f(x):\n    return x + k\n", k=1.0),
+        make("def f(x):\n    return x - k\n", k=1),
+        make("def f(x):\n    return x + 1\n"),
+    ]
+    assert len({fingerprint(f) for f in [base, *others]}) == 5
+
+    def closure(factor):
+        return make("def f(x):\n    return g(x)\n", g=numba.njit(lambda x: factor * x))
+
+    assert fingerprint(closure(2)) == fingerprint(closure(2))
+    assert fingerprint(closure(2)) != fingerprint(closure(3))
+
+
+def test_what_cannot_be_hashed_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPURL_CACHE_DIR", str(tmp_path))
+    function = make("def f(x):\n    if x > 1e9:\n        g.note()\n    return x\n", g=object())
+    with pytest.raises(Exception, match="object"):
+        fingerprint(function)
+    assert cached(numba.njit(make("def f(x):\n    return x\n")))(3) == 3
+    assert len(list(tmp_path.glob("*.kernel"))) == 1
