@@ -31,7 +31,8 @@ def run_session(session: Session, quiet: bool) -> Outcome:
         click.echo(f"note: {count} episodes were ended because their state became NaN or infinite", err=True)
     if outcome.signum:
         click.echo(f"stopped at step {outcome.step:,}; checkpoint: {outcome.checkpoint}")
-        click.echo(f"go on with: gpurl resume {session.run.path}")
+        following = "resume" if outcome.step < config.total_steps else "eval"
+        click.echo(f"go on with: gpurl {following} {session.run.path}")
         return outcome
     result = "" if outcome.recent_return is None else f", return {outcome.recent_return:.1f}"
     steps = f"{outcome.step - first:,} steps" if first else f"{outcome.step:,} steps"

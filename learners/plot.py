@@ -72,6 +72,7 @@ def _draw_row(panels: Any, env_id: str, settings: dict[str, list[Curve]], window
         threshold = _threshold(env_id)
         if threshold is not None:
             panel.axhline(threshold, color="0.4", linestyle="--", linewidth=1, label=f"solved at {threshold:g}")
+        panel.set_xlim(left=0)
         panel.set_xlabel(name)
         panel.set_title(env_id, loc="left", fontweight="bold")
     panels[0].set_ylabel("episode return")

@@ -61,7 +61,7 @@ class Outcome:
 
     step: int
     seconds: float  # wall-clock spent training, over all resumes
-    signum: int  # the signal that stopped it; 0 if it reached its last step
+    signum: int  # the signal that came while training; 0 if none did
     checkpoint: Path
     recent_return: float | None
     nonfinite_states: int  # episodes ended because their state became NaN or infinite
@@ -142,7 +142,7 @@ class Trainer:
         return Outcome(
             step=self.step,
             seconds=self._elapsed(),
-            signum=stop.signum if stop and self.step < settings.total_steps else 0,
+            signum=stop.signum if stop else 0,
             checkpoint=self.last_checkpoint,
             recent_return=self._interval.recent_return(),
             nonfinite_states=self.schedule.env.nonfinite_states,

@@ -40,7 +40,7 @@ def trained(tmp_path_factory):
 
 # 8 environments x 16 steps an iteration, 6 iterations.
 TINY = ("-d", "cpu", "-n", "8", "-t", "768", "--checkpoint-every", "128", "--set", "num_steps=16", "--set", "minibatches=2",
-        "--set", "epochs=2", "--set", "hidden_sizes=8")  # fmt: skip
+        "--set", "epochs=2", "--set", "hidden_sizes=8", "--set", "engine=torch")  # fmt: skip
 
 
 @pytest.fixture

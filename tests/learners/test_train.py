@@ -96,6 +96,7 @@ def test_a_checkpoint_is_due_by_time_too(tmp_path):
 
 CASES = {
     "cartpole": ("CartPole-v1", "ppo", []),
+    "cartpole fused": ("CartPole-v1", "ppo", ["hidden_sizes=16", "engine=fused"]),
     "cartpole a2c": ("CartPole-v1", "a2c", []),
     "pendulum, all normalisers": ("Pendulum-v1", "ppo", ["norm_obs=true", "norm_reward=true", "noise_correlation=0.5"]),
 }
@@ -104,10 +105,9 @@ CASES = {
 def case_config(case, **options):
     env_id, algo, overrides = CASES[case]
     if algo == "a2c":
-        return resolve(
-            env_id, algo=algo, overrides=["num_steps=16", "hidden_sizes=8"], num_envs=8, total_steps=6 * ITERATION,
-            device="cpu", checkpoint_every=ITERATION,
-        )  # fmt: skip
+        small = ["num_steps=16", "hidden_sizes=8", "engine=torch"]
+        options = {"num_envs": 8, "total_steps": 6 * ITERATION, "device": "cpu", "checkpoint_every": ITERATION}
+        return resolve(env_id, algo=algo, overrides=small, **options)
     return tiny_config(env_id, algo=algo, overrides=overrides, **options)
 
 
@@ -121,6 +121,11 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path, case, stop_after):
     resume(parts.path)
     assert weights(parts) == weights(whole)
     assert stable_rows(parts) == stable_rows(whole)
+
+
+def test_a_signal_in_the_last_iteration_is_not_forgotten(tmp_path):
+    _, outcome = train(tiny_config(), tmp_path / "run", stop_after=6)
+    assert outcome.step == 6 * ITERATION and outcome.signum == signal.SIGINT
 
 
 def test_resuming_many_times_inside_a_logging_interval(tmp_path):

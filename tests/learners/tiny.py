@@ -8,7 +8,7 @@ from learners import checkpoint
 from learners.runs import RunDirectory
 
 ITERATION = 8 * 16  # environment steps
-SETTINGS = ("num_steps=16", "minibatches=2", "epochs=2", "hidden_sizes=8")
+SETTINGS = ("num_steps=16", "minibatches=2", "epochs=2", "hidden_sizes=8", "engine=torch")
 
 
 def tiny_config(env_id="CartPole-v1", iterations=6, overrides=(), **options):
