@@ -42,10 +42,18 @@ def hash_id(env_id: str) -> int:
     return int.from_bytes(env_id.encode()[-6:], "little")
 
 
-def play(device: str, env_id: str, real: str, autoreset: str, scenario: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def play(
+    device: str,
+    env_id: str,
+    real: str,
+    autoreset: str,
+    scenario: dict[str, np.ndarray],
+    follow: dict[str, np.ndarray] | None = None,
+) -> dict[str, np.ndarray]:
     """Reset, step, inject the states (row 0's first value as NaN), step on; every array after every call.
 
-    Under NEXT_STEP the first real param has another value in each row.
+    Under NEXT_STEP the first real param has another value in each row. Given the record of another backend to `follow`,
+    each step starts from what that one had: differences of a last bit do not grow from step to step.
     """
     spec = gpuenvs.get(env_id)
     options: dict[str, Any] = {"dtype": real, "autoreset": autoreset, "env_offset": OFFSET}
@@ -64,6 +72,8 @@ def play(device: str, env_id: str, real: str, autoreset: str, scenario: dict[str
                 record[f"{moment}/{name}"] = value
             for name in spec.metrics:
                 record[f"{moment}/{name}"] = np.array(_host(env.info[name]))
+            if follow is not None:
+                env.restore({n: follow[f"{moment}/{n}"] for n in env.snapshot()})
 
         env.reset(seed=SEED)
         note("reset")
@@ -72,12 +82,11 @@ def play(device: str, env_id: str, real: str, autoreset: str, scenario: dict[str
         env.set_state(states)
         note("injected")
         for t in range(1, STEPS):
-            _, _, terminated, truncated, _ = env.step(_device(env, actions[t]))
+            env.step(_device(env, actions[t]))
             note(f"step{t}")
             if autoreset == DISABLED and t == 2:
-                env.reset(rows=_host(terminated) | _host(truncated))
+                env.reset(rows=_host(env.terminated) | _host(env.truncated))
                 note("reset rows")
-        record["counts"] = np.array([env.nonfinite_states, env.nonfinite_rewards])
     return record
 
 

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import inspect
+import os
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
+from numba import types
 
 import gpuenvs
-from gpuenvs.runtime.buffers import AUTORESET_MODES, NEXT_STEP, SAME_STEP
-from gpuenvs.runtime.cuda_source import KERNELS
+from gpuenvs.runtime.buffers import AUTORESET_MODES, NEXT_STEP, SAME_STEP, make_layout
+from gpuenvs.runtime.cpu import _Source as Source
 from gpuenvs.scalar import f32, i32, lit, njit, sin
 from gpuenvs.spec import EnvSpec
 from tests.ladder.leaks import Leak, find_leaks, functions
 from tests.ladder.offline import Case, argument_types, device_stub, make_kernel
 
 
-def cpu_kernels(spec: EnvSpec, autoreset: str) -> dict[str, tuple[Any, Any]]:
-    """Kernel name -> (Python function, type annotation) of everything a batch on the CPU runs."""
-    action = np.zeros(2, np.int32) if spec.discrete else np.zeros((2, spec.action_dim), np.float32)
-    with gpuenvs.make(spec, 2, device="cpu", autoreset=autoreset) as env:
-        env.reset()
-        env.step(action)
-        env.set_state(env.get_state())
-        names = [*KERNELS, *(["check_kernel"] if spec.discrete else [])]
-        kernels = {name: env._backend.kernel(name) for name in names}
-        return {n: (k.py_func, next(iter(k.overloads.values())).type_annotation) for n, k in kernels.items()}
+def cpu_kernel(spec: EnvSpec, name: str, autoreset: str) -> tuple[Any, Any]:
+    """(Python function, type annotation) of a CPU kernel, compiled here: machine code from a cache has no types."""
+    real, action = np.dtype(np.float32), np.dtype(np.int32 if spec.discrete else np.float32)
+    with mock.patch.dict(os.environ, GPURL_CACHE="0"):
+        kernel = Source(make_layout(spec, autoreset), real, action).compile(name)
+    number, table = types.int64, types.int64[::1]
+    arguments = {"step_kernel": (number, number, table, table), "check_kernel": (number, number, number)}
+    kernel.compile(arguments.get(name, (table, table, table)))
+    return kernel.py_func, next(iter(kernel.overloads.values())).type_annotation
 
 
 def cuda_kernel(spec: EnvSpec, name: str, autoreset: str) -> tuple[Any, Any]:
@@ -45,10 +47,16 @@ def report(leaks: list[Leak]) -> str:
 
 @pytest.mark.parametrize("autoreset", AUTORESET_MODES)
 @pytest.mark.parametrize("env_id", gpuenvs.ids())
-def test_cpu_kernels_do_not_leak(env_id: str, autoreset: str):
-    for function, annotation in cpu_kernels(gpuenvs.get(env_id), autoreset).values():
-        leaks = find_leaks(function, annotation)
-        assert not leaks, report(leaks)
+def test_cpu_step_does_not_leak(env_id: str, autoreset: str):
+    leaks = find_leaks(*cpu_kernel(gpuenvs.get(env_id), "step_kernel", autoreset))
+    assert not leaks, report(leaks)
+
+
+@pytest.mark.parametrize("name", ["begin_kernel", "observe_kernel", "check_kernel"])
+@pytest.mark.parametrize("env_id", gpuenvs.ids())
+def test_other_cpu_kernels_do_not_leak(env_id: str, name: str):
+    leaks = find_leaks(*cpu_kernel(gpuenvs.get(env_id), name, SAME_STEP))
+    assert not leaks, report(leaks)
 
 
 @pytest.mark.parametrize("autoreset", AUTORESET_MODES)
@@ -69,8 +77,7 @@ def test_cuda_begin_and_observe_do_not_leak(env_id: str, name: str):
 def test_the_walk_reaches_the_environment_and_its_helpers(env_id: str):
     spec = gpuenvs.get(env_id)
     own = {f"{f.py_func.__module__}.{f.py_func.__qualname__}" for f in (spec.reset, spec.step, spec.observe)}
-    cpu = cpu_kernels(spec, SAME_STEP)
-    on_cpu = functions(*cpu["step_kernel"]) | functions(*cpu["begin_kernel"])
+    on_cpu = functions(*cpu_kernel(spec, "step_kernel", SAME_STEP))
     on_cuda = functions(*cuda_kernel(spec, "step_kernel", SAME_STEP))
     for reached in (on_cpu, on_cuda):
         assert own <= reached
@@ -171,14 +178,18 @@ def planted_line(function: Any) -> int:
     return first + next(k for k, line in enumerate(lines) if "# PLANTED" in line)
 
 
+def leaks_of(step: Any, target: str) -> list[Leak]:
+    """What is found in a step function alone (CPU) or in the whole kernel around it (CUDA)."""
+    if target == "cuda":
+        return find_leaks(*cuda_kernel(planted_spec(step), "step_kernel", NEXT_STEP))
+    step(State(f32(0.5), i32(1)), i32(0), Params(f32(1.0)))
+    return find_leaks(step.py_func, next(iter(step.overloads.values())).type_annotation)
+
+
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 @pytest.mark.parametrize("step", PLANTED, ids=lambda f: f.py_func.__name__)
 def test_planted_leak_is_reported_with_its_line(step: Any, target: str):
-    spec = planted_spec(step)
-    if target == "cpu":
-        leaks = find_leaks(*cpu_kernels(spec, NEXT_STEP)["step_kernel"])
-    else:
-        leaks = find_leaks(*cuda_kernel(spec, "step_kernel", NEXT_STEP))
+    leaks = leaks_of(step, target)
     line = planted_line(scale if step is leak_in_a_helper else step)
     assert [leak for leak in leaks if leak.line == line and leak.filename == __file__], report(leaks)
     assert any("PLANTED" in leak.source for leak in leaks)
@@ -186,7 +197,10 @@ def test_planted_leak_is_reported_with_its_line(step: Any, target: str):
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_clean_step_is_not_reported(target: str):
-    spec = planted_spec(clean)
-    kernel = cpu_kernels(spec, NEXT_STEP)["step_kernel"]
-    leaks = find_leaks(*(kernel if target == "cpu" else cuda_kernel(spec, "step_kernel", NEXT_STEP)))
+    leaks = leaks_of(clean, target)
     assert not leaks, report(leaks)
+
+
+def test_a_leak_in_a_cpu_kernel_is_found_through_the_kernel():
+    leaks = find_leaks(*cpu_kernel(planted_spec(bare_literal), "step_kernel", NEXT_STEP))
+    assert planted_line(bare_literal) in [leak.line for leak in leaks]
