@@ -91,7 +91,6 @@ class CudaBackend:
         scalar.register_cuda()
         with self._on_device():
             self._allocate()
-        self._launchable: dict[int, Any] = {}
         self._fixed = [self._view(self._groups[name]) for name in GROUPS]
         self._fixed += [self._view(a) for a in (self._param_real, self._param_int, self._settings, self._totals)]
         self._action_seen: tuple[Any, ...] = ()

@@ -4,7 +4,7 @@ The lines of one row come from `transition`. A thread keeps what it has read or 
 each buffer element is read at most once, before the first write (so that the reads overlap), and a later
 read of an element that was written costs nothing.
 
-Arrays are grouped by dtype (`GROUPS`), so a launch passes ten arguments however many buffers an environment
+Arrays are grouped by dtype (`GROUPS`), so a launch passes nine arguments however many buffers an environment
 has. Whatever may change between launches (seed, time limit, params) lives in device arrays too: a launch
 recorded in a CUDA graph stays valid after `reset(seed=...)`.
 
