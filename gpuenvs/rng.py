@@ -317,9 +317,7 @@ def _fill(kind: str, out: np.ndarray, seed: int, env_offset: int, step: int, str
     if out.ndim != 3 or out.dtype.name not in ("float32", "float64"):
         raise ValueError(f"out must be float32 or float64 of shape (T, n, k), got {out.dtype} {out.shape}")
     if not (env_offset >= 0 and env_offset + out.shape[1] <= 2**32):
-        raise ValueError(
-            f"env numbers must be in [0, 2**32), got env_offset={env_offset} and n={out.shape[1]}"
-        )
+        raise ValueError(f"env numbers must be in [0, 2**32), got env_offset={env_offset} and n={out.shape[1]}")
     if not (step >= 0 and step + out.shape[0] <= 2**48):
         raise ValueError(f"steps must be in [0, 2**48), got step={step} and T={out.shape[0]}")
     if not 0 <= stream < 2**28:
@@ -330,9 +328,7 @@ def _fill(kind: str, out: np.ndarray, seed: int, env_offset: int, step: int, str
     return out
 
 
-def fill_uniform(
-    out: np.ndarray, seed: int, env_offset: int = 0, step: int = 0, stream: int = 0
-) -> np.ndarray:
+def fill_uniform(out: np.ndarray, seed: int, env_offset: int = 0, step: int = 0, stream: int = 0) -> np.ndarray:
     """Fill `out` with uniform numbers in [0, 1) and return it.
 
     Args:
@@ -349,16 +345,12 @@ def fill_uniform(
     return _fill("uniform", out, seed, env_offset, step, stream)
 
 
-def fill_normal(
-    out: np.ndarray, seed: int, env_offset: int = 0, step: int = 0, stream: int = 0
-) -> np.ndarray:
+def fill_normal(out: np.ndarray, seed: int, env_offset: int = 0, step: int = 0, stream: int = 0) -> np.ndarray:
     """Fill `out` with standard normal numbers and return it; arguments as in `fill_uniform`."""
     return _fill("normal", out, seed, env_offset, step, stream)
 
 
-def fill_gumbel(
-    out: np.ndarray, seed: int, env_offset: int = 0, step: int = 0, stream: int = 0
-) -> np.ndarray:
+def fill_gumbel(out: np.ndarray, seed: int, env_offset: int = 0, step: int = 0, stream: int = 0) -> np.ndarray:
     """Fill `out` with standard Gumbel numbers, -log(-log(u)), and return it; arguments as in `fill_uniform`.
 
     argmax_j(logits_j + gumbel_j) is then a sample of the categorical distribution with those logits.
