@@ -1,6 +1,8 @@
 """Settings that work untouched, per environment and algorithm: overrides of the algorithm's defaults.
 
-`total_steps` is chosen so that every seed reaches the environment's goal with some room to spare.
+`total_steps` is chosen so that every seed reaches the environment's goal with some room to spare. What recurs: scaled
+rewards (`norm_reward`) keep the critic's targets near one, without which its tanh units saturate long before they reach
+values of a hundred; many small minibatches make a run short in samples.
 """
 
 from __future__ import annotations
@@ -11,57 +13,58 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     ("CartPole-v1", "ppo"): {
         "num_envs": 64,
         "num_steps": 64,
-        "total_steps": 500_000,
-        "learning_rate": 1e-3,
-        "gamma": 0.99,
-        "gae_lambda": 0.95,
+        "total_steps": 300_000,
+        "epochs": 8,
+        "minibatches": 8,
+        "norm_reward": True,
     },
     ("CartPole-v1", "a2c"): {
-        "num_envs": 64,
-        "num_steps": 16,
-        "total_steps": 1_000_000,
-        "learning_rate": 2e-3,
-        "gamma": 0.99,
-        "gae_lambda": 0.95,
+        "num_envs": 16,
+        "num_steps": 8,
+        "total_steps": 500_000,
+        "learning_rate": 1e-3,
+        "norm_adv": True,
+        "norm_reward": True,
     },
     ("Acrobot-v1", "ppo"): {
         "num_envs": 64,
         "num_steps": 64,
-        "total_steps": 1_000_000,
-        "learning_rate": 1e-3,
-        "gae_lambda": 0.95,
+        "total_steps": 500_000,
         "norm_obs": True,
+        "norm_reward": True,
     },
+    # Nothing is rewarded but the end, so credit must reach far back (gamma, lambda) and early policies must stay random.
     ("MountainCar-v0", "ppo"): {
         "num_envs": 64,
         "num_steps": 64,
-        "total_steps": 3_000_000,
-        "learning_rate": 1e-3,
+        "total_steps": 2_000_000,
         "gamma": 0.995,
         "gae_lambda": 0.98,
+        "ent_coef": 0.01,
         "norm_obs": True,
         "norm_reward": True,
-        "ent_coef": 0.01,
     },
+    # Independent noise never drives the car out of the valley; correlated noise does in every seed.
     ("MountainCarContinuous-v0", "ppo"): {
         "num_envs": 64,
         "num_steps": 64,
         "total_steps": 1_000_000,
-        "learning_rate": 1e-3,
         "gamma": 0.999,
         "gae_lambda": 0.98,
+        "noise_correlation": 0.95,
         "norm_obs": True,
         "norm_reward": True,
-        "noise_correlation": 0.95,
     },
+    # Longer runs narrow the policy until it forgets rare starting states; a little entropy and an early end avoid that.
     ("Pendulum-v1", "ppo"): {
         "num_envs": 64,
         "num_steps": 64,
-        "total_steps": 2_000_000,
-        "learning_rate": 1e-3,
+        "total_steps": 1_000_000,
+        "epochs": 6,
+        "minibatches": 16,
         "gamma": 0.95,
         "gae_lambda": 0.9,
-        "epochs": 10,
+        "ent_coef": 0.003,
         "norm_obs": True,
         "norm_reward": True,
     },
