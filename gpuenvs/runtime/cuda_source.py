@@ -13,7 +13,6 @@ This module needs neither CUDA nor numba-cuda; the tests compile what it returns
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ import numpy as np
 
 from gpuenvs.runtime import transition
 from gpuenvs.runtime.buffers import Buffer, Layout, numpy_dtype
+from gpuenvs.runtime.generated import define
 from gpuenvs.runtime.transition import Target
 
 KERNELS = ("step_kernel", "begin_kernel", "observe_kernel")
@@ -163,7 +163,4 @@ def python_kernel(layout: Layout, real: np.dtype, name: str, cuda: Any) -> Calla
     names = transition.namespace(layout, np.dtype(real))
     choices = int(layout.spec.action_space.n) if layout.spec.discrete else 0  # type: ignore[union-attr]
     names.update({"cuda": cuda, "_choices": np.int32(choices)})
-    filename = f"<gpuenvs {layout.spec.id} {layout.autoreset} {np.dtype(real).name} cuda {name}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    exec(compile(text, filename, "exec"), names)
-    return names[name]
+    return define(name, text, names, f"gpuenvs {layout.spec.id} {layout.autoreset} {np.dtype(real).name} cuda")
