@@ -8,12 +8,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from gpuenvs.runtime.threads import allowed_cores
 from learners import functional as F
 from learners.config import option, validate
-from learners.native import ENGINES
+from learners.native import ENGINES, choose_engine
+from learners.native.network import fits
+from learners.native.update import FusedEpochs
 from learners.networks import Policy, cloned_state, flat_gradient
 from learners.normalize import RewardNorm
 from learners.optim import FlatAdam
@@ -91,6 +95,9 @@ class A2C:
         self.critic_optimizer = FlatAdam(self.policy.critic_flat, config.adam_eps)
         self.reward_norm = RewardNorm(config.num_envs, config.gamma).to(device) if config.norm_reward else None
         self.version = 0
+        fused = self.device.type == "cpu" and fits(self.policy)
+        self.engine = choose_engine(config.engine, fused)
+        self._native: FusedEpochs | None = None
 
     def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Action, its log-prob (N,) and the value (N,) of raw obs (N, d) with the given noise."""
@@ -134,7 +141,13 @@ class A2C:
         if c.norm_adv:
             batch = batch._replace(advantage=F.normalize_advantage(batch.advantage))
         coefficients = self.coefficients()
-        metrics |= self._step(batch, **coefficients)
+        if self.engine == "fused" and bool((rollout.version != self.version).any()):
+            # Rows of older weights. A2C has no ratio: the fused step wants the log-probs of the weights as they stand.
+            with torch.no_grad():
+                log_prob = self.policy.distribution(batch.features).log_prob(batch.action)
+            batch = batch._replace(log_prob=log_prob)
+        step = self._fused_step if self.engine == "fused" else self._step
+        metrics |= step(batch, **coefficients)
         metrics |= {k: torch.tensor(v, device=self.device) for k, v in coefficients.items()}
         metrics["skipped_steps"] = self.actor_optimizer.skipped + self.critic_optimizer.skipped
         if self.policy.obs_norm is not None:
@@ -152,6 +165,33 @@ class A2C:
         grad = flat_gradient(c.vf_coef * value_loss, policy.critic_parameters())
         stats["critic_grad_norm"] = self.critic_optimizer.step(grad, learning_rate, c.max_grad_norm)
         return stats | {"value_loss": value_loss.detach()}
+
+    def _fused_step(self, batch: Batch, learning_rate: float, ent_coef: float) -> dict[str, Tensor]:
+        """`_step` as native kernels: PPO's, whose unclipped surrogate has A2C's gradient where the ratio is 1."""
+        c = self.config
+        if self._native is None:
+            self._native = FusedEpochs(self.policy, self.actor_optimizer, self.critic_optimizer, allowed_cores())
+        knobs = {
+            "learning_rate": learning_rate,
+            "clip_coef": float("inf"),
+            "ent_coef": ent_coef,
+            "scale": 1.0,
+            "max_grad_norm": c.max_grad_norm,
+            "clip_value": 0.0,
+            "kl_limit": float("inf"),
+            "adam_eps": c.adam_eps,
+        }
+        rows = len(batch.advantage)
+        policy_loss = F.policy_gradient_loss(batch.log_prob, batch.advantage)
+        bounds = np.array([0, rows])
+        actor, critic = self._native.run(batch, np.arange(rows), bounds, knobs, {**knobs, "scale": c.vf_coef})
+        return {
+            "policy_loss": policy_loss,
+            "entropy": torch.tensor(actor[0, 1]),
+            "actor_grad_norm": torch.tensor(actor[0, 4]),
+            "critic_grad_norm": torch.tensor(critic[0, 4]),
+            "value_loss": torch.tensor(critic[0, 0]),
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Everything `update` depends on: weights and observation statistics, optimiser, reward scale, version."""

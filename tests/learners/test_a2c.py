@@ -34,6 +34,26 @@ def test_an_update_is_one_adam_step_of_each_network(space):
     assert metrics["value_loss"].item() == pytest.approx(value_loss.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS])
+def test_the_fused_step_is_the_torch_step(space, lag):
+    settings = {"ent_coef": 0.01, "norm_adv": True, "hidden_sizes": (32, 16)}
+    learners = [a2c(space, engine=engine, **settings) for engine in ("torch", "fused")]
+    for k in range(3):
+        results = []
+        for learner in learners:
+            rollout = made_up(space, learners[0].policy, seed=k)
+            rollout.version.fill_(learner.version - lag)
+            if lag:  # the behaviour policy was another one; A2C does not look at what it thought
+                rollout.log_prob.sub_(0.5)
+            results.append(rollout)
+        metrics = [learner.update(rollout) for learner, rollout in zip(learners, results)]
+        assert metrics[0].keys() == metrics[1].keys()
+        for name, value in metrics[0].items():
+            assert metrics[1][name].item() == pytest.approx(value.item(), rel=1e-4, abs=1e-5), name
+        torch.testing.assert_close(learners[0].policy.flat, learners[1].policy.flat, rtol=1e-4, atol=1e-5)
+
+
 def test_same_seed_same_bits():
     flats = []
     for seed in (1, 1, 2):
