@@ -68,6 +68,9 @@ ENV_PEERS = (
     ),
 )
 
+# What the machine can do at best; measured like a contender.
+FLOOR = Contender("floor", worker="machine_floor", package="numba", install="pip install numba", peer=False)
+
 OWN_TRAIN = Contender("gpurl PPO", worker="gpurl_train", package="learners", install="pip install gpurl", peer=False)
 
 TRAIN_PEERS = (

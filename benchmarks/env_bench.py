@@ -16,13 +16,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.cases import ENV_IDS, ENV_PEERS, OWN_ENV, Contender
+from benchmarks.cases import ENV_IDS, ENV_PEERS, FLOOR, OWN_ENV, Contender
 from benchmarks.compare import side_by_side
 from benchmarks.process import measure, peers_python
 from benchmarks.report import Progress, quantity, ratio, silent, table
 
 _OPERATIONS = Contender("operations", "gpurl_operations", "gpuenvs", OWN_ENV.install, peer=False)
-_FLOOR = Contender("floor", "machine_floor", "numba", OWN_ENV.install, peer=False)
 
 
 def run(
@@ -111,7 +110,7 @@ def _floor(spec: Any, own: dict[str, Any], seconds: float) -> dict[str, Any]:
         "threads": own["config"]["threads"],
     }
     counted = measure(_OPERATIONS, "", request)
-    rates = measure(_FLOOR, "", {**request, "working_set": moved * own["config"]["num_envs"]})
+    rates = measure(FLOOR, "", {**request, "working_set": moved * own["config"]["num_envs"]})
     for answer in (counted, rates):
         if "error" in answer or "missing" in answer:
             return answer

@@ -54,9 +54,13 @@ def train_table(rows: list[dict[str, Any]]) -> str:
     for row in rows[1:]:
         shape = " x ".join(str(row[key]) for key in ("num_envs", "num_steps", "update_epochs", "num_minibatches"))
         times = ratio(row["gpurl_ratio"]) if "gpurl_ratio" in row else ""
-        lines.append([shape, library(row), quantity(row.get("samples_per_second")), times])
-    header = ("envs x steps x epochs x minibatches", "library", "samples/s", "gpurl is")
-    return where(rows[0]) + markdown(header, lines, right=(2, 3))
+        floor = row.get("floor", {})
+        reached = f"{floor['fraction']:.0%} of {quantity(floor['samples_per_second'])}" if "fraction" in floor else ""
+        compiled = f"{row['compile_seconds']:.1f}" if "compile_seconds" in row else ""
+        rate = quantity(row.get("samples_per_second"))
+        lines.append([shape, library(row), rate, times, compiled, reached])
+    header = ("envs x steps x epochs x minibatches", "library", "samples/s", "gpurl is", "compile s", "reached")
+    return where(rows[0]) + markdown(header, lines, right=(2, 3, 4))
 
 
 def sections(results: Path) -> dict[str, str]:

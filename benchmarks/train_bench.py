@@ -3,17 +3,22 @@
 A sample is one env-step, collected and learned from. Every contender has a separate 64-64 tanh actor and critic, and its
 compilation is outside of the timed window (reported apart). Where a library's speed depends on its thread count, the best
 is used.
+
+The floor is arithmetic: the multiply-adds of one forward pass of both networks to act, and of a forward and a backward
+pass per epoch to learn, over the measured multiply-add rate of the cores. Everything else (activations, noise, the
+environment, advantages, Adam) is left out, so nothing can be faster than this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.cases import OWN_TRAIN, TRAIN_CASES, TRAIN_PEERS, Contender, TrainCase
+from benchmarks.cases import FLOOR, OWN_TRAIN, TRAIN_CASES, TRAIN_PEERS, Contender, TrainCase
 from benchmarks.compare import side_by_side
-from benchmarks.process import peers_python
+from benchmarks.process import measure, peers_python
 from benchmarks.report import Progress, quantity, ratio, silent, table
 
 
@@ -39,7 +44,7 @@ def run(
     Returns:
         A `{"benchmark": "machine", ...}` row, then one row per case and contender: `benchmark` "train", `env`, `case`, the
         case's sizes, `contender`, and `samples_per_second` (median), `samples`, `config`, `compile_seconds` where there is
-        any; for a peer `gpurl_ratio`; `missing` + `install`, or `error`.
+        any; for gpurl `floor`; for a peer `gpurl_ratio`; `missing` + `install`, or `error`.
 
     Raises:
         ConfigError: no interpreter at the given path.
@@ -52,6 +57,9 @@ def run(
         request = {**case.request(), "seconds": seconds, "threads": sorted({1, cores})}
         results = side_by_side(contenders, request, python, repeats, progress)
         own = results[OWN_TRAIN.name]
+        if "rate" in own:
+            progress("predicting the floor")
+            own["floor"] = _floor(case, own["rate"], {"seconds": seconds, "threads": cores})
         rows += [_row(case, contender, results[contender.name], own) for contender in contenders]
     return rows
 
@@ -76,6 +84,33 @@ def _row(case: TrainCase, contender: Contender, result: dict[str, Any], own: dic
     return row
 
 
+def multiply_adds(case: TrainCase, obs_dim: int = 4, actions: int = 2, hidden: Sequence[int] = (64, 64)) -> int:
+    """Fewest multiply-adds per sample: actor and critic forward once to act, forward and backward per epoch to learn."""
+    forward = backward = 0
+    for outputs in (actions, 1):
+        sizes = [obs_dim, *hidden, outputs]
+        layers = [a * b for a, b in pairwise(sizes)]
+        forward += sum(layers)
+        # Gradients of all weights, and of the inputs of all layers but the first.
+        backward += 2 * sum(layers) - layers[0]
+    return forward + case.update_epochs * (forward + backward)
+
+
+def _floor(case: TrainCase, rate: float, request: dict[str, Any]) -> dict[str, Any]:
+    """The bound on samples per second and how much of it was reached; `{"error": ...}` if it could not be measured."""
+    rates = measure(FLOOR, "", {**request, "working_set": 2**20})
+    if "fma_per_second" not in rates:
+        return rates
+    count = multiply_adds(case)
+    bound = rates["fma_per_second"] / count
+    return {
+        "multiply_adds_per_sample": count,
+        "fma_per_second": rates["fma_per_second"],
+        "samples_per_second": bound,
+        "fraction": rate / bound,
+    }
+
+
 def tables(rows: list[dict[str, Any]]) -> list[Any]:
     """A rich table of `run`'s rows."""
     head = rows[0]
@@ -90,7 +125,7 @@ def tables(rows: list[dict[str, Any]]) -> list[Any]:
         "best at",
     )
     measured = [row for row in rows if row["benchmark"] == "train"]
-    return [table(title, header, [_cells(row) for row in measured], right=(3, 4, 5))]
+    return [table(title, header, [_cells(row) for row in measured], right=(3, 4, 5, 6))]
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -98,7 +133,9 @@ def _cells(row: dict[str, Any]) -> list[str]:
     start = [row["env"], shape, row["contender"]]
     if "samples_per_second" not in row:
         why = f"not installed: {row['install']}" if "missing" in row else row["error"]
-        return [*start, "-", "-", "-", why]
+        return [*start, "-", "-", "", "", why]
+    floor = row.get("floor", {})
+    reached = f"{floor['fraction']:.0%} of {quantity(floor['samples_per_second'])}" if "fraction" in floor else ""
     compiled = f"{row['compile_seconds']:.1f}" if "compile_seconds" in row else ""
     best = ", ".join(f"{key} {value}" for key, value in row["config"].items())
-    return [*start, quantity(row["samples_per_second"]), ratio(row.get("gpurl_ratio")), compiled, best]
+    return [*start, quantity(row["samples_per_second"]), ratio(row.get("gpurl_ratio")), reached, compiled, best]

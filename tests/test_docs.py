@@ -25,6 +25,12 @@ def test_readme_code_runs(code: str) -> None:
     names["env"].close()
 
 
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_linked_files_are_there(document: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text())
+    assert not [link for link in links if "://" not in link and not (ROOT / link).is_file()]
+
+
 def test_the_environment_in_contributing_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Saved as a module, as the text says, it steps, ends and is reset."""
     (code,) = _python_blocks("CONTRIBUTING.md")

@@ -49,4 +49,4 @@ def test_env_table_rows():
 def test_train_table_rows():
     shape = {"num_envs": 64, "num_steps": 64, "update_epochs": 4, "num_minibatches": 4}
     rows = [MACHINE, {**shape, "contender": "rejax PPO", "samples_per_second": 250e3, "gpurl_ratio": 1.5}]
-    assert publish.train_table(rows).splitlines()[-1] == "| 64 x 64 x 4 x 4 | rejax PPO | 250 k | 1.50x |"
+    assert publish.train_table(rows).splitlines()[-1] == "| 64 x 64 x 4 x 4 | rejax PPO | 250 k | 1.50x |  |  |"

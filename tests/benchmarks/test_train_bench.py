@@ -1,5 +1,5 @@
 from benchmarks import train_bench
-from benchmarks.cases import TRAIN_CASES, TRAIN_PEERS
+from benchmarks.cases import TRAIN_CASES, TRAIN_PEERS, TrainCase
 
 
 def _fake(monkeypatch, results):
@@ -10,6 +10,7 @@ def _fake(monkeypatch, results):
         return {contender.name: dict(results[contender.name]) for contender in contenders}
 
     monkeypatch.setattr(train_bench, "side_by_side", side_by_side)
+    monkeypatch.setattr(train_bench, "measure", lambda *_: {"fma_per_second": 113_600e6})
     return requests
 
 
@@ -23,6 +24,8 @@ def test_everyone_gets_the_same_settings_and_ratios_are_of_medians(monkeypatch):
     assert [row["contender"] for row in first] == ["gpurl PPO", *(peer.name for peer in TRAIN_PEERS)]
     assert first[0]["samples_per_second"] == 250e3
     assert first[0]["compile_seconds"] == 3.0
+    assert first[0]["floor"]["samples_per_second"] == 113_600e6 / first[0]["floor"]["multiply_adds_per_sample"]
+    assert first[0]["floor"]["fraction"] == 250e3 / first[0]["floor"]["samples_per_second"]
     assert all(row["gpurl_ratio"] == 5 for row in first[1:])
     assert len(train_bench.tables(rows)) == 1
 
@@ -34,6 +37,12 @@ def test_a_missing_peer_is_a_row_that_says_how_to_install_it(monkeypatch):
     assert rows[1]["error"] == "killed"
     assert rows[2]["install"] == "pip install stable-baselines3"
     assert train_bench.tables(rows)[0].row_count == len(rows) - 1
+
+
+def test_multiply_adds_by_hand():
+    """Two 3-2-1 networks, one epoch: 8 forward each; backward 8 for weights and 2 for the hidden layer."""
+    case = TrainCase("", "", 1, 1, update_epochs=1, num_minibatches=1)
+    assert train_bench.multiply_adds(case, obs_dim=3, actions=1, hidden=(2,)) == 2 * (8 + 8 + 8 + 2)
 
 
 def test_cases_divide_evenly():
