@@ -33,14 +33,14 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "norm_obs": True,
         "norm_reward": True,
     },
-    # Nothing is rewarded but the end, so credit must reach far back (gamma, lambda) and early policies must stay random.
+    # Nothing is rewarded but the end: a horizon as long as an episode, far-reaching credit (lambda), scaled rewards.
     ("MountainCar-v0", "ppo"): {
         "num_envs": 64,
-        "num_steps": 64,
+        "num_steps": 200,
         "total_steps": 2_000_000,
-        "gamma": 0.995,
+        "epochs": 10,
+        "minibatches": 32,
         "gae_lambda": 0.98,
-        "ent_coef": 0.01,
         "norm_obs": True,
         "norm_reward": True,
     },
@@ -48,10 +48,12 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     ("MountainCarContinuous-v0", "ppo"): {
         "num_envs": 64,
         "num_steps": 64,
-        "total_steps": 1_000_000,
+        "total_steps": 500_000,
+        "epochs": 10,
+        "minibatches": 16,
         "gamma": 0.999,
         "gae_lambda": 0.98,
-        "noise_correlation": 0.95,
+        "noise_correlation": 0.9,
         "norm_obs": True,
         "norm_reward": True,
     },
