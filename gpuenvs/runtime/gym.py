@@ -66,13 +66,17 @@ class GymVectorEnv(VectorEnv):
         mask = rest.pop("reset_mask", None)
         if rest:
             raise ConfigError(f"reset knows the option reset_mask only, got {', '.join(rest)}")
-        if seed is None and not self._began:
-            seed = int(np.random.SeedSequence().generate_state(1)[0])
-        super().reset(seed=seed)
-        if mask is not None and (seed is None or self._began):
-            obs, _ = self.batch.reset(rows=mask)
-        else:
-            obs, _ = self.batch.reset(None if seed is None else int(seed))
+        if seed is not None and not isinstance(seed, int | np.integer):
+            raise ConfigError(
+                f"seed must be one whole number for the whole batch, got {seed!r}; row k draws from (seed, k)"
+            )
+        if mask is not None and seed is not None:
+            raise ConfigError("reset takes a seed or a reset_mask, not both: a seed begins every row anew")
+        if not self._began:
+            mask = None  # nothing has begun yet, so every row must
+            seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+        super().reset(seed=None if seed is None else int(seed))
+        obs, _ = self.batch.reset(None if seed is None else int(seed), rows=mask)
         self._began = True
         return self._out(obs), {}
 

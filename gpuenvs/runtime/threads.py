@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 # A hand-over to another thread costs about 20 us; splitting pays when one thread would need several times that.
@@ -17,14 +20,19 @@ ROW_MULTIPLE = 64
 def allowed_cores() -> int:
     """Cores that this process may use: its affinity mask, and a cgroup's CPU quota when there is one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    try:
-        with open("/sys/fs/cgroup/cpu.max") as file:
-            quota, period = file.read().split()
-        if quota != "max":
-            cores = min(cores, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass
-    return max(1, cores)
+    quota = _cgroup_quota()
+    return max(1, cores if quota is None else min(cores, int(quota)))
+
+
+def _cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """Cores' worth of time that the process's control group may use (version 2, then 1); None: no limit is set."""
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = (root / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = (int((root / "cpu" / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+        return None if quota < 0 else quota / period
+    return None
 
 
 class Team:
@@ -65,13 +73,20 @@ class Team:
             self._workers, self._pid = [], os.getpid()
         if not self._workers:
             self._workers = [_Worker(k) for k in range(1, self.count)]
+            # A team that is dropped without close() must not leave its threads waiting for ever.
+            self._end = weakref.finalize(self, _end_all, self._workers, self._pid)
 
     def close(self) -> None:
         """End the threads; a later run starts them again."""
-        if self._pid == os.getpid():
-            for worker in self._workers:
-                worker.end()
+        if self._workers:
+            self._end()
         self._workers = []
+
+
+def _end_all(workers: list[_Worker], pid: int) -> None:
+    if pid == os.getpid():
+        for worker in workers:
+            worker.end()
 
 
 class RowThreads:

@@ -9,8 +9,8 @@ The truth table (`terminated`, `truncated` after a step):
 | no | yes | 0 | 1 |
 | yes | yes | 1 | 1 (the target does not bootstrap) |
 
-A step whose new state is NaN or infinite ends its row: `terminated`, reward 0, and the observation is the one of the last
-finite state. Nothing of it reaches the next episode or another row.
+A step from or into a state that is NaN or infinite ends its row: `terminated`, reward 0, and the observation is the one of
+the last finite state. Nothing of it reaches the next episode or another row.
 
 Three stages, each a list of source lines over a row number `i`:
 
@@ -118,7 +118,9 @@ def advance_lines(layout: Layout, target: Target, shared: Callable[[str, int], s
     else:
         lines.append(f"action = {_tuple([load('action', k, 'i') for k in range(spec.action_dim)])}")
     lines.append(f"moved, reward_raw, ended_raw{', extra' if spec.metrics else ''} = _step(state, action, params)")
-    lines.append(f"moved_ok = {' & '.join(f'_finite(moved.{f})' for f in real_fields) or 'True'}")
+    # The state before the step counts too: an environment's own clip can make a number of an infinity that was put in.
+    checks = [f"_finite({variable}.{f})" for variable in ("state", "moved") for f in real_fields]
+    lines.append(f"moved_ok = {' & '.join(checks) or 'True'}")
     # Keep the last finite state where the new one is not.
     lines += [f"kept_{f} = moved.{f} if moved_ok else state.{f}" for f in spec.state._fields]  # type: ignore[attr-defined]
     kept = [f"{'_i32' if buffer == 'state_int' else '_real'}(kept_{field})" for field, buffer, _ in layout.state_fields]
@@ -158,7 +160,11 @@ def advance_lines(layout: Layout, target: Target, shared: Callable[[str, int], s
         store("nonfinite", 0, "i", "bad_state"),
         store("ended", 0, "i", "done"),
     ]
-    lines += [store("metrics", k, "i", f"_real(extra[{k}])") for k in range(len(spec.metrics))]
+    for k in range(len(spec.metrics)):
+        value = f"_real(extra[{k}])"
+        lines.append(
+            store("metrics", k, "i", f"_ZERO if was_ended else {value}" if layout.autoreset == NEXT_STEP else value)
+        )
     return lines
 
 

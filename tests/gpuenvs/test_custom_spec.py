@@ -130,3 +130,16 @@ def test_snapshot_holds_integers() -> None:
         env.step(np.full(5, WALK))
         env.restore(saved)
         np.testing.assert_array_equal(env.get_state().count, 1)
+
+
+def test_metrics_of_a_row_that_is_only_reset_are_zero() -> None:
+    with make(2, autoreset="next_step", goal=np.array([1, 9])) as env:
+        env.reset(seed=0)
+        acts = np.zeros(2, np.int64)
+        env.step(acts)
+        assert env.terminated.tolist() == [True, False]
+        env.step(acts)
+        assert env.info["steps"].tolist() == [0.0, 2.0]
+        assert env.info["distance"][0] == 0.0
+        env.step(acts)
+        assert env.info["steps"].tolist() == [1.0, 3.0]

@@ -195,3 +195,13 @@ def test_options_reach_the_environment() -> None:
 
 def test_every_id_is_registered() -> None:
     assert {f"gpuenvs/{env_id}" for env_id in gpuenvs.ids()} <= set(gymnasium.registry)
+
+
+def test_a_seed_is_one_number_and_does_not_go_with_a_mask() -> None:
+    env = gymnasium.make_vec("gpuenvs/CartPole-v1", num_envs=3)
+    with pytest.raises(ConfigError, match="one whole number"):
+        env.reset(seed=[1, 2, 3])
+    env.reset(seed=1)
+    with pytest.raises(ConfigError, match="not both"):
+        env.reset(seed=1, options={"reset_mask": np.array([True, False, False])})
+    env.close()

@@ -1,11 +1,12 @@
 """Row threads: every row once, errors come out, no thread is left behind."""
 
+import gc
 import itertools
 import threading
 
 import pytest
 
-from gpuenvs.runtime.threads import ROW_MULTIPLE, RowThreads, allowed_cores
+from gpuenvs.runtime.threads import ROW_MULTIPLE, RowThreads, Team, _cgroup_quota, allowed_cores
 
 
 def split(threads):
@@ -50,14 +51,26 @@ def test_an_error_in_any_range_comes_out_and_the_threads_go_on(failing):
 
 
 def test_close_ends_the_threads():
-    before = threading.active_count()
+    before = set(threading.enumerate())
     threads = split(RowThreads(2, 1000))
     threads.run(lambda *_: None)
-    assert threading.active_count() == before + 1
-    worker = next(t for t in threading.enumerate() if t.name.startswith("gpuenvs-rows"))
+    (worker,) = set(threading.enumerate()) - before
     threads.close()
     worker.join(timeout=20)
     assert not worker.is_alive()
+
+
+def test_a_team_that_is_dropped_ends_its_threads():
+    before = set(threading.enumerate())
+    team = Team(3)
+    assert team.run(lambda thread: thread) == [0, 1, 2]
+    workers = set(threading.enumerate()) - before
+    assert len(workers) == 2
+    del team
+    gc.collect()
+    for worker in workers:
+        worker.join(timeout=20)
+        assert not worker.is_alive()
 
 
 def test_short_work_stays_on_the_callers_thread():
@@ -69,3 +82,21 @@ def test_short_work_stays_on_the_callers_thread():
 
 def test_allowed_cores_is_at_least_one():
     assert allowed_cores() >= 1
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"cpu.max": "150000 100000"}, 1.5),
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3.0),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ({"cpu.max": "nonsense"}, None),
+        ({}, None),
+    ],
+)
+def test_a_control_groups_quota_counts(tmp_path, files, expected):
+    (tmp_path / "cpu").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text + "\n")
+    assert _cgroup_quota(tmp_path) == expected
