@@ -44,10 +44,11 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "norm_obs": True,
         "norm_reward": True,
     },
-    # Independent noise never drives the car out of the valley; correlated noise does in every seed.
+    # Independent noise never drives the car out of the valley; correlated noise does. With 64 steps per update instead of
+    # 128, one seed in ten learns to stand still before enough of its cars have reached the goal.
     ("MountainCarContinuous-v0", "ppo"): {
         "num_envs": 64,
-        "num_steps": 64,
+        "num_steps": 128,
         "total_steps": 500_000,
         "epochs": 10,
         "minibatches": 16,
