@@ -87,6 +87,9 @@ def _end_all(workers: list[_Worker], pid: int) -> None:
     if pid == os.getpid():
         for worker in workers:
             worker.end()
+        # A thread that still runs when the interpreter shuts down is killed in the middle of whatever C++ it is in.
+        for worker in workers:
+            worker.thread.join(timeout=5)
 
 
 class RowThreads:
@@ -146,7 +149,8 @@ class _Worker:
         self._go, self._done = threading.Lock(), threading.Lock()
         self._go.acquire()
         self._done.acquire()
-        threading.Thread(target=self._loop, name=f"gpuenvs-rows-{number}", daemon=True).start()
+        self.thread = threading.Thread(target=self._loop, name=f"gpuenvs-rows-{number}", daemon=True)
+        self.thread.start()
 
     def _loop(self) -> None:
         while True:
