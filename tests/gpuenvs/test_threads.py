@@ -2,6 +2,8 @@
 
 import gc
 import itertools
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -100,3 +102,11 @@ def test_a_control_groups_quota_counts(tmp_path, files, expected):
     for name, text in files.items():
         (tmp_path / name).write_text(text + "\n")
     assert _cgroup_quota(tmp_path) == expected
+
+
+def test_a_process_with_waiting_threads_ends_cleanly():
+    """Threads are joined before the interpreter goes down: a killed one would abort the process."""
+    code = "from gpuenvs.runtime.threads import Team; team = Team(4); print(sum(team.run(lambda thread: thread)))"
+    for _ in range(5):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "6\n", "")
