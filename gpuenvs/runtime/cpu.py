@@ -109,7 +109,14 @@ class _Source:
             place += transition.leave_lines(self.layout, self.target)
         stored = [(b, row, f"_load_{n}(_at_{n}, {k} * _BLOCK + j)") for n, k, (b, row, _) in columns]
         place += transition.place_lines(self.layout, self.target, stored)
-        return ["for j in range(count):", *_indent(compute, 1), "for j in range(count):", *_indent(place, 1)]
+        # Whole vectors only: the list is filled up with its first row, whose fresh state is computed again and not used.
+        fill = [
+            "whole = (count + 15) & ~15",
+            "for j in range(count, whole):",
+            "    _store_rows(_at_rows, j, _load_rows(_at_rows, 0))",
+            "    _store_episodes(_at_episodes, j, _load_episodes(_at_episodes, 0))",
+        ]
+        return [*fill, "for j in range(whole):", *_indent(compute, 1), "for j in range(count):", *_indent(place, 1)]
 
     def step_kernel(self) -> str:
         """`step_kernel(start, stop, table, scratch) -> (ended rows, bad states, bad rewards)` over rows start..stop."""
