@@ -213,7 +213,7 @@ def resolve_device(device: str) -> str:
     Raises:
         DeviceError: it was asked for by name and cannot be used; nothing falls back in silence.
     """
-    from gpuenvs.runtime.vector_env import resolve_device as env_device
+    from gpuenvs.runtime.options import resolve_device as env_device
 
     resolved = env_device(device)
     if resolved == "cpu":

@@ -10,8 +10,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from gpuenvs.errors import ActionError, ConfigError, DeviceError
+from gpuenvs.errors import ActionError, ConfigError
 from gpuenvs.runtime.buffers import AUTORESET_MODES, DISABLED, NEXT_STEP, SAME_STEP, make_layout
+from gpuenvs.runtime.options import real_dtype, resolve_device, whole
 from gpuenvs.runtime.threads import allowed_cores
 from gpuenvs.spec import EnvSpec
 
@@ -70,17 +71,17 @@ class BatchEnv:
         **params: Any,
     ) -> None:
         self.spec = spec
-        self.num_envs = _whole("num_envs", num_envs, 1, 2**31 - 1)
-        self.dtype = _real_dtype(dtype)
+        self.num_envs = whole("num_envs", num_envs, 1, 2**31 - 1)
+        self.dtype = real_dtype(dtype)
         if autoreset not in AUTORESET_MODES:
             raise ConfigError(f"autoreset must be one of {', '.join(AUTORESET_MODES)}, got {autoreset!r}")
         self.autoreset = autoreset
-        self.seed = _whole("seed", seed, 0, 2**64 - 1)
-        self.env_offset = _whole("env_offset", env_offset, 0, 2**32 - 1)
+        self.seed = whole("seed", seed, 0, 2**64 - 1)
+        self.env_offset = whole("env_offset", env_offset, 0, 2**32 - 1)
         limit = spec.max_episode_steps if max_episode_steps is None else max_episode_steps
-        self.max_episode_steps = None if limit is None else _whole("max_episode_steps", limit, 1, _NO_LIMIT)
+        self.max_episode_steps = None if limit is None else whole("max_episode_steps", limit, 1, _NO_LIMIT)
         cores = allowed_cores()
-        self.threads = min(cores, _whole("threads", cores if threads is None else threads, 1, 4096))
+        self.threads = min(cores, whole("threads", cores if threads is None else threads, 1, 4096))
         self.params, per_env = spec.with_params(params)
         for name, value in per_env.items():
             if value.shape != (self.num_envs,):
@@ -161,7 +162,7 @@ class BatchEnv:
         if rows is not None and seed is not None:
             raise ConfigError("reset takes a seed or rows, not both: a seed begins every row anew")
         if seed is not None:
-            self.seed = _whole("seed", seed, 0, 2**64 - 1)
+            self.seed = whole("seed", seed, 0, 2**64 - 1)
             self._configure()
         chosen = self._rows(rows)
         episode = self._arrays["episode"][0]
@@ -306,7 +307,7 @@ class BatchEnv:
 
     def render_state(self, row: int) -> Any:
         """The state of one row as a State of Python numbers: what a renderer needs."""
-        row = _whole("row", row, 0, self.num_envs - 1)
+        row = whole("row", row, 0, self.num_envs - 1)
         return self.spec.state(
             *(self._host(self._arrays[b][r, row : row + 1])[0].item() for _, b, r in self._layout.state_fields)
         )
@@ -390,44 +391,3 @@ class BatchEnv:
 
     def _host(self, array: Any) -> np.ndarray:
         return array if isinstance(array, np.ndarray) else array.get()
-
-
-def resolve_device(device: str) -> str:
-    """`"cpu"` or `"cuda:N"` for a device string.
-
-    Raises:
-        DeviceError: no such device, or CUDA is not usable; the message says why and what to do.
-    """
-    name = str(device)
-    if name == "cpu":
-        return name
-    if name == "auto":
-        from gpuenvs.runtime.cuda import cuda_problem
-
-        return "cuda:0" if cuda_problem(0) is None else "cpu"
-    kind, _, index = name.partition(":")
-    if kind != "cuda" or (index and not index.isdigit()):
-        raise DeviceError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:N")
-    from gpuenvs.runtime.cuda import cuda_problem
-
-    problem = cuda_problem(int(index or 0))
-    if problem is not None:
-        raise DeviceError(f"device {name!r} cannot be used: {problem}")
-    return f"cuda:{int(index or 0)}"
-
-
-def _real_dtype(dtype: Any) -> np.dtype:
-    try:
-        real = np.dtype(dtype)
-    except TypeError:
-        real = None
-    if real not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise ConfigError(f"dtype must be float32 or float64, got {dtype!r}")
-    return real  # type: ignore[return-value]
-
-
-def _whole(name: str, value: Any, low: int, high: int) -> int:
-    """`value` as an int within [low, high], or a ConfigError that names the option."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= int(value) <= high:
-        raise ConfigError(f"{name} must be a whole number in {low}..{high}, got {value!r}")
-    return int(value)
