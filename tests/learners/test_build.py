@@ -56,7 +56,7 @@ def test_another_length_keeps_the_rest():
 
 def test_never_more_threads_than_allowed(monkeypatch):
     monkeypatch.setattr(build, "allowed_cores", lambda: 1)
-    monkeypatch.setattr(gpuenvs.runtime.vector_env, "allowed_cores", lambda: 1)
+    monkeypatch.setattr("gpuenvs.runtime.vector_env.allowed_cores", lambda: 1)
     config = resolve("CartPole-v1", device="cpu")
     assert config.threads == 1
     with pytest.raises(ConfigError, match=r"--threads must be in 1\.\.1, got 2"):
@@ -81,7 +81,7 @@ class TestDevices:
 
     @pytest.fixture(autouse=True)
     def cuda_envs(self, monkeypatch):
-        import gpuenvs.runtime.vector_env as module
+        import gpuenvs.runtime.options as module
 
         names = {"auto": "cuda:0", "cuda": "cuda:0"}
         monkeypatch.setattr(module, "resolve_device", lambda device: names.get(device, device))
