@@ -3,7 +3,6 @@ import dataclasses
 import pytest
 import torch
 
-import gpuenvs.runtime.threads
 from gpuenvs.errors import ConfigError, DeviceError, RunError
 from learners import build
 from learners.build import RunConfig, resolve
