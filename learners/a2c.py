@@ -28,10 +28,10 @@ from learners.rollout import Batch, Rollout, make_batch
 class A2CConfig:
     """Settings of A2C."""
 
-    num_envs: int = option(64, "environments stepped at once", ge=1)
+    num_envs: int = option(16, "environments stepped at once", ge=1)
     total_steps: int = option(1_000_000, "environment steps of the whole run; annealing ends there", ge=1)
     num_steps: int = option(8, "steps per environment between two updates", ge=1)
-    learning_rate: float = option(2e-3, "Adam's step size at the start", gt=0)
+    learning_rate: float = option(1e-3, "Adam's step size at the start", gt=0)
     lr_end: float = option(0.0, "share of learning_rate left at total_steps; 1 keeps it constant", ge=0, le=1)
     gamma: float = option(0.99, "discount per step", ge=0, le=1)
     gae_lambda: float = option(0.95, "GAE's lambda: 0 is one-step, 1 Monte Carlo", ge=0, le=1)
@@ -39,9 +39,9 @@ class A2CConfig:
     ent_end: float = option(1.0, "share of ent_coef left at total_steps", ge=0, le=1)
     vf_coef: float = option(0.5, "weight of the value loss", ge=0)
     max_grad_norm: float = option(0.5, "largest norm of the gradient, of actor and critic each; 0 is unlimited", ge=0)
-    norm_adv: bool = option(False, "normalise the advantages of each update")
-    norm_obs: bool = option(False, "normalise observations by their running mean and deviation")
-    norm_reward: bool = option(False, "divide rewards by the running deviation of the return")
+    norm_adv: bool = option(True, "normalise the advantages of each update")
+    norm_obs: bool = option(True, "normalise observations by their running mean and deviation")
+    norm_reward: bool = option(True, "divide rewards by the running deviation of the return")
     hidden_sizes: tuple[int, ...] = option((64, 64), "hidden layer sizes of actor and critic", ge=1)
     activation: str = option("tanh", "activation of the hidden layers", choices=("tanh", "relu"))
     adam_eps: float = option(1e-5, "Adam's epsilon", gt=0)

@@ -57,8 +57,8 @@ class PPOConfig:
         0.0, "the actor makes no more steps in an update beyond 1.5 times this KL; 0: never", ge=0
     )
     norm_adv: bool = option(True, "normalise the advantages of each update")
-    norm_obs: bool = option(False, "normalise observations by their running mean and deviation")
-    norm_reward: bool = option(False, "divide rewards by the running deviation of the return")
+    norm_obs: bool = option(True, "normalise observations by their running mean and deviation")
+    norm_reward: bool = option(True, "divide rewards by the running deviation of the return")
     hidden_sizes: tuple[int, ...] = option((64, 64), "hidden layer sizes of actor and critic", ge=1)
     activation: str = option("tanh", "activation of the hidden layers", choices=("tanh", "relu"))
     adam_eps: float = option(1e-5, "Adam's epsilon", gt=0)

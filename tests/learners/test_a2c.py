@@ -10,7 +10,17 @@ from tests.learners.test_ppo import CONTINUOUS, DISCRETE, OBS, made_up
 
 
 def a2c(space, seed=0, **settings):
-    defaults = {"num_envs": 16, "num_steps": 8, "total_steps": 10_000, "hidden_sizes": (16,), "engine": "torch"}
+    defaults = {
+        "num_envs": 16,
+        "num_steps": 8,
+        "total_steps": 10_000,
+        "hidden_sizes": (16,),
+        "engine": "torch",
+        "learning_rate": 2e-3,
+        "norm_adv": False,
+        "norm_obs": False,
+        "norm_reward": False,
+    }
     return A2C(A2CConfig(**{**defaults, **settings}), OBS, space, seed=seed)
 
 

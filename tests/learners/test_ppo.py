@@ -36,8 +36,14 @@ def made_up(action_space, policy, steps=8, envs=16, seed=0):
 
 def ppo(action_space, seed=0, **settings):
     defaults = {
-        "num_envs": 16, "num_steps": 8, "total_steps": 10_000, "hidden_sizes": (16, 16), "engine": "torch"
-    }  # fmt: skip
+        "num_envs": 16,
+        "num_steps": 8,
+        "total_steps": 10_000,
+        "hidden_sizes": (16, 16),
+        "engine": "torch",
+        "norm_obs": False,
+        "norm_reward": False,
+}  # fmt: skip
     return PPO(PPOConfig(**{**defaults, **settings}), OBS, action_space, seed=seed)
 
 
