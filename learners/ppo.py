@@ -8,6 +8,7 @@ its targets then does not slow the actor down, and the two can learn at the same
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -196,8 +197,9 @@ class PPO:
         active = torch.ones((), dtype=torch.bool, device=self.device)
         kl_limit = KL_STOP_FACTOR * c.target_kl if c.target_kl > 0 else float("inf")
         made, actor_rows, critic_rows, names = [], [], [], []
-        for index in self._minibatches(len(batch.advantage)):
-            rows = batch.select(index)
+        order, bounds = self._order(len(batch.advantage))
+        for first, stop in itertools.pairwise(bounds):
+            rows = batch.select(order[first:stop])
             loss, stats = self.actor_loss(policy, rows, clip_coef, ent_coef)
             active = active & ~(stats["approx_kl"] > kl_limit)
             grad = flat_gradient(loss, policy.actor_parameters())
@@ -219,8 +221,7 @@ class PPO:
         c = self.config
         if self._native is None:
             self._native = FusedEpochs(self.policy, self.actor_optimizer, self.critic_optimizer, allowed_cores())
-        parts = self._minibatches(len(batch.advantage))
-        bounds = np.cumsum([0, *map(len, parts)])
+        order, bounds = self._order(len(batch.advantage))
         knobs = {
             "learning_rate": learning_rate,
             "clip_coef": clip_coef,
@@ -232,27 +233,26 @@ class PPO:
             "adam_eps": c.adam_eps,
         }
         critic_knobs = {**knobs, "scale": c.vf_coef, "kl_limit": float("inf")}
-        actor, critic = self._native.run(batch, torch.cat(parts).numpy(), bounds, knobs, critic_knobs)
+        actor, critic = self._native.run(batch, order.numpy(), np.array(bounds), knobs, critic_knobs)
         steps = actor[:, -1].sum()
         actor, critic = actor[: max(1, int(steps))].mean(0), critic.mean(0)
-        return {
-            **{name: torch.tensor(actor[k]) for k, name in enumerate(ACTOR_FIGURES[:4])},
-            "actor_grad_norm": torch.tensor(actor[4]),
-            "value_loss": torch.tensor(critic[0]),
-            "critic_grad_norm": torch.tensor(critic[4]),
-            "actor_steps": torch.tensor(steps),
-        }
+        names = [*ACTOR_FIGURES[:4], "actor_grad_norm", "value_loss", "critic_grad_norm", "actor_steps"]
+        return dict(zip(names, torch.from_numpy(np.array([*actor[:5], critic[0], critic[4], steps])).unbind()))
 
-    def _minibatches(self, rows: int) -> list[Tensor]:
-        """Row indices of every minibatch of the update; their order depends on seed and version alone."""
+    def _order(self, rows: int) -> tuple[Tensor, list[int]]:
+        """Row indices of all epochs, one permutation after another, and where each minibatch begins and ends in them.
+
+        They depend on seed, version and settings alone. Minibatches that do not divide the rows differ by one row.
+        """
         c = self.config
         key = np.random.SeedSequence([self.seed, self.version]).generate_state(1, np.uint64)[0]
         generator = torch.Generator().manual_seed(int(key >> np.uint64(1)))
-        parts: list[Tensor] = []
-        for _ in range(c.epochs):
-            order = torch.randperm(rows, generator=generator).to(self.device, non_blocking=True)
-            parts += order.tensor_split(c.minibatches)
-        return parts
+        order = torch.empty(c.epochs * rows, dtype=torch.int64)
+        for epoch in order.view(c.epochs, rows).unbind():
+            torch.randperm(rows, generator=generator, out=epoch)
+        parts = c.epochs * c.minibatches
+        bounds = [k // c.minibatches * rows + k % c.minibatches * rows // c.minibatches for k in range(parts + 1)]
+        return order.to(self.device, non_blocking=True), bounds
 
     def state_dict(self) -> dict[str, Any]:
         """Everything `update` depends on: weights and observation statistics, optimiser, reward scale, version."""

@@ -1,5 +1,6 @@
 """PPO on made-up and on real rollouts."""
 
+import itertools
 import math
 
 import pytest
@@ -177,13 +178,14 @@ def test_observation_statistics_stay_put_while_learning():
 
 def test_every_row_is_used_once_per_epoch_when_minibatches_do_not_divide_the_rows():
     algo = ppo(DISCRETE, minibatches=5, epochs=2)
-    parts = algo._minibatches(128)
-    assert [len(p) for p in parts] == 2 * [26, 26, 26, 25, 25]
-    for epoch in (parts[:5], parts[5:]):
-        assert sorted(torch.cat(epoch).tolist()) == list(range(128))
-    assert parts[0].tolist() != parts[5].tolist()
+    order, bounds = algo._order(128)
+    sizes = [stop - first for first, stop in itertools.pairwise(bounds)]
+    assert len(sizes) == 10 and set(sizes) == {25, 26} and bounds[5] == 128 and bounds[-1] == 256
+    first, second = order[:128], order[128:]
+    assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(128))
+    assert first.tolist() != second.tolist()
     algo.version = 1
-    assert algo._minibatches(128)[0].tolist() != parts[0].tolist()
+    assert algo._order(128)[0].tolist() != order.tolist()
 
 
 def test_a_bad_reward_does_not_reach_the_weights():
