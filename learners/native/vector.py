@@ -50,7 +50,8 @@ def _call(builder: ir.IRBuilder, name: str, *args: Any) -> Any:
 
 
 def _fma(builder: ir.IRBuilder, x: Any, y: Any, z: Any) -> Any:
-    return _call(builder, "fma", x, y, z)
+    # `fmuladd`, not `fma`: one instruction where there is one, and no library call where there is none.
+    return _call(builder, "fmuladd", x, y, z)
 
 
 def _horner(builder: ir.IRBuilder, x: Any, coefficients: tuple[float, ...]) -> Any:

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from llvmlite import ir
 from numba import njit
 
 import gpuenvs
 from gpuenvs.errors import ConfigError
 from learners import functional as F
 from learners.collector import Collector
-from learners.native import choose_engine
+from learners.native import choose_engine, vector
 from learners.native.elementary import exp, square_sum
 from learners.native.network import ROWS, Plan
 from learners.native.rollout import fused_gae
@@ -72,6 +73,35 @@ def test_matmul_of_a_transpose_times_the_slope_of_the_activation(kind):
     run(a.ctypes.data, b.ctypes.data, c.ctypes.data, output.ctypes.data, rows, depth)
     slope = 1 - output**2 if kind == "tanh" else (output > 0)
     np.testing.assert_allclose(c, (a.T @ b) * slope, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_every_vector_width_computes_the_same_product(monkeypatch, lanes):
+    """Widths other than this machine's: LLVM splits or pads them, so their code can run here too."""
+    monkeypatch.setattr(vector, "LANES", lanes)
+    monkeypatch.setattr(vector, "_VEC", ir.VectorType(ir.FloatType(), lanes))
+    monkeypatch.setattr(vector, "_TILE_VECTORS", 2 if lanes == 8 else 4)
+    columns, rows, depth = 48, 9, 32
+    kernel, heads = make_matmul(columns, "row", "tanh"), make_dots(columns)
+
+    @njit
+    def run(a, b, c, bias, w, out):
+        kernel(a, depth, 1, b, columns, c, columns, bias, rows, depth)
+        heads(c, columns, w, bias, out, ROWS, rows, 2)
+        transpose(b, a, depth, columns)
+
+    a, b, bias, w = (
+        normal(48, depth),
+        normal(depth, columns, seed=1),
+        normal(columns, seed=2),
+        normal(2, columns, seed=3),
+    )
+    expected = np.tanh(a[:rows] @ b + bias)
+    c, out = np.zeros((rows, columns), np.float32), np.zeros((2, ROWS), np.float32)
+    run(*(x.ctypes.data for x in (a, b, c, bias, w, out)))
+    np.testing.assert_allclose(c, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(out[:, :rows].T, expected @ w.T + bias[:2], rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(a.reshape(columns, depth), b.T)
 
 
 def test_dots_and_transpose():
