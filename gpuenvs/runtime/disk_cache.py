@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import os
 import pickle
 import sys
@@ -27,8 +28,24 @@ import numba
 import numpy as np
 import platformdirs
 from numba.core import compiler
+from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import _Cache
 from numba.core.serialize import dumps
+
+
+def _number_symbols_from_a_random_start() -> None:
+    """Give the machine code of this process symbol names that no other process uses.
+
+    numba numbers the functions it compiles from 1, and the number is what tells symbols of equal names and types apart.
+    Machine code from disk brings the symbols of the process that made it: with equal numbers the linker takes a helper
+    that is there already for the one that comes, and a kernel silently computes with another kernel's helper.
+    """
+    FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(7), "little"))
+
+
+_number_symbols_from_a_random_start()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_number_symbols_from_a_random_start)
 
 # Sources that generate kernels or are compiled into them, relative to the directory of the packages. Environments are not
 # among them: their functions are followed one by one, wherever they are.

@@ -100,3 +100,32 @@ def test_what_cannot_be_hashed_is_not_kept(tmp_path, monkeypatch):
         fingerprint(function)
     assert cached(numba.njit(make("def f(x):\n    return x\n")))(3) == 3
     assert len(list(tmp_path.glob("*.kernel"))) == 1
+
+
+# `inner` is too long to be inlined, so that `outer` calls it by its symbol.
+TWINS = """
+import sys
+import numba
+from gpuenvs.runtime.disk_cache import cached
+from gpuenvs.runtime.generated import define
+for factor in sys.argv[1:]:
+    lines = [f"    y = y * y - x / (y + {k}.5)\\n    if y > 1e3:\\n        y = y - 1e3\\n" for k in range(60)]
+    text = "def inner(x):\\n    y = x\\n" + "".join(lines) + f"    return {factor} + (1.0 if y == 12345.678 else 0.0)\\n"
+    inner = numba.njit(define("inner", text, {}, "twin"))
+    text = "def outer(x):\\n    return inner(x) + inner(x + 1)\\n"
+    outer = cached(numba.njit(define("outer", text, {"inner": inner}, "twin")))
+    print(outer(1.0), sum(outer.stats.cache_hits.values()))
+"""
+
+
+def test_functions_of_one_name_from_two_processes_keep_apart_in_a_third(tmp_path):
+    """Machine code from disk brings its symbols along; those of another process must not stand in for them."""
+    env = {**os.environ, "GPURL_CACHE_DIR": str(tmp_path)}
+
+    def run(*factors):
+        command = [sys.executable, "-c", TWINS, *factors]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.split()
+
+    assert run("2.0") == ["4.0", "0"]
+    assert run("5.0") == ["10.0", "0"]
+    assert run("2.0", "5.0") == ["4.0", "1", "10.0", "1"]
