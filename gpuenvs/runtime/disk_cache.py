@@ -19,6 +19,7 @@ import os
 import pickle
 import sys
 import tempfile
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ _number_symbols_from_a_random_start()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_number_symbols_from_a_random_start)
 
+_STARTED = time.time()
+
 # Sources that generate kernels or are compiled into them, relative to the directory of the packages. Environments are not
 # among them: their functions are followed one by one, wherever they are.
 _SOURCES = ("gpuenvs/*.py", "gpuenvs/runtime/*.py", "learners/native/*.py", "learners/optim.py")
@@ -74,6 +77,8 @@ class _DiskCache(_Cache):
     @functools.cached_property
     def _code(self) -> str | None:
         """The hash of the function and all it reaches, made when first needed: by then every name is bound."""
+        if edited_since_start():
+            return None
         with contextlib.suppress(_Unknown):
             return fingerprint(self._function)
         return None
@@ -150,6 +155,16 @@ def fingerprint(function: Any) -> str:
 def _own_files() -> tuple[Path, ...]:
     root = Path(__file__).resolve().parents[2]
     return tuple(path for pattern in _SOURCES for path in sorted(root.glob(pattern)))
+
+
+def edited_since_start() -> bool:
+    """True when a file of `_SOURCES` is newer than this process.
+
+    Then the files no longer say what was imported: an entry made now would hold the old code under the key of the new.
+    """
+    with contextlib.suppress(OSError):
+        return any(path.stat().st_mtime > _STARTED for path in _own_files())
+    return True
 
 
 @functools.cache

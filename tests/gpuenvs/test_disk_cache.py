@@ -7,6 +7,7 @@ import sys
 import numba
 import pytest
 
+from gpuenvs.runtime import disk_cache
 from gpuenvs.runtime.disk_cache import cached, fingerprint
 from gpuenvs.runtime.generated import define
 
@@ -129,3 +130,11 @@ def test_functions_of_one_name_from_two_processes_keep_apart_in_a_third(tmp_path
     assert run("2.0") == ["4.0", "0"]
     assert run("5.0") == ["10.0", "0"]
     assert run("2.0", "5.0") == ["4.0", "1", "10.0", "1"]
+
+
+def test_nothing_is_kept_when_the_sources_changed_after_the_start(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPURL_CACHE_DIR", str(tmp_path))
+    assert not disk_cache.edited_since_start()
+    monkeypatch.setattr(disk_cache, "_STARTED", 0.0)
+    assert cached(numba.njit(make("def f(x):\n    return x + 2\n")))(3) == 5
+    assert list(tmp_path.glob("*.kernel")) == []
