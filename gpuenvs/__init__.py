@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gpuenvs import registry as _registry
 from gpuenvs.errors import GpurlError
-from gpuenvs.registry import get, ids, register
+from gpuenvs.registry import get, ids
 from gpuenvs.spec import EnvSpec, Reference
 
 if TYPE_CHECKING:
@@ -22,24 +23,33 @@ def make(env_id: str | EnvSpec, num_envs: int, **options: Any) -> BatchEnv:
     return BatchEnv(get(env_id), num_envs, **options)
 
 
-def _register_with_gymnasium() -> None:
-    """`gymnasium.make_vec("gpuenvs/<id>")` works after `import gpuenvs`: nothing is compiled."""
+def register(spec: EnvSpec) -> EnvSpec:
+    """Make `spec` known under its id, to gpurl and as `gymnasium.make_vec("gpuenvs/<id>")`; returns it.
+
+    Raises:
+        DuplicateEnvError: another environment has this id.
+    """
+    _registry.register(spec)
+    _register_with_gymnasium(spec)
+    return spec
+
+
+def _register_with_gymnasium(spec: EnvSpec) -> None:
     import gymnasium
 
-    for env_id in ids():
-        name = f"gpuenvs/{env_id}"
-        if name not in gymnasium.registry:
-            spec = get(env_id)
-            gymnasium.register(
-                id=name,
-                vector_entry_point="gpuenvs.runtime.gym:make_vector_env",
-                max_episode_steps=spec.max_episode_steps,
-                reward_threshold=spec.reward_threshold,
-                kwargs={"env_id": env_id},
-            )
+    name = f"gpuenvs/{spec.id}"
+    if name not in gymnasium.registry:
+        gymnasium.register(
+            id=name,
+            vector_entry_point="gpuenvs.runtime.gym:make_vector_env",
+            max_episode_steps=spec.max_episode_steps,
+            reward_threshold=spec.reward_threshold,
+            kwargs={"env_id": spec.id},
+        )
 
 
-_register_with_gymnasium()
+for _env_id in ids():
+    _register_with_gymnasium(get(_env_id))
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import gymnasium
@@ -10,6 +11,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 import gpuenvs
+from gpuenvs import registry
 from gpuenvs.errors import ConfigError
 from tests.gpuenvs.reference import IDS
 from tests.gpuenvs.sampling import mixed_actions
@@ -204,4 +206,14 @@ def test_a_seed_is_one_number_and_does_not_go_with_a_mask() -> None:
     env.reset(seed=1)
     with pytest.raises(ConfigError, match="not both"):
         env.reset(seed=1, options={"reset_mask": np.array([True, False, False])})
+    env.close()
+
+
+def test_a_users_environment_is_registered_with_gymnasium_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_specs", dict(registry._specs))
+    monkeypatch.setitem(gymnasium.registry, "gpuenvs/Mine-v0", None)
+    del gymnasium.registry["gpuenvs/Mine-v0"]
+    gpuenvs.register(dataclasses.replace(gpuenvs.get("Pendulum-v1"), id="Mine-v0", reference=None))
+    env = gymnasium.make_vec("gpuenvs/Mine-v0", num_envs=2)
+    assert env.reset(seed=0)[0].shape == (2, 3)
     env.close()
