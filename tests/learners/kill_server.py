@@ -7,6 +7,7 @@ times the compilation. Prints the child's process number when it starts and its 
 
 import os
 import sys
+import traceback
 from pathlib import Path
 
 from learners import session
@@ -39,7 +40,10 @@ def main() -> None:
             try:
                 train(Path(line.strip()))
                 code = 0
+            except BaseException:
+                traceback.print_exc()
             finally:
+                sys.stderr.flush()
                 os._exit(code)
         print(child, flush=True)
         print(os.waitpid(child, 0)[1], flush=True)
