@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpuenvs.errors import RunError
@@ -35,14 +35,23 @@ def write_atomic(path: Path, chunks: bytes | Iterable[bytes]) -> None:
 
     Raises `RunError` when the file system refuses; whatever stood at `path` before is then untouched.
     """
-    temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
     pieces = [chunks] if isinstance(chunks, bytes) else chunks
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        for piece in pieces:
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file name beside `path` to write to; takes the place of `path` when the block ends without an error.
+
+    Raises `RunError` when the file system refuses; whatever stood at `path` before is then untouched.
+    """
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
     try:
-        with open(temporary, "wb") as file:
-            for piece in pieces:
-                file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
+        yield temporary
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:

@@ -14,7 +14,7 @@ import numpy as np
 import gpuenvs
 from gpuenvs.errors import ConfigError, RunError
 from gpuenvs.spec import EnvSpec
-from learners.atomic import TEMPORARY_PREFIX, sync_folder, write_problem
+from learners.atomic import replacing
 from learners.evaluate import reference_id
 
 FORMATS = (".mp4", ".gif")
@@ -133,22 +133,14 @@ def _writer(path: Path, frames_per_second: int) -> Iterator[Any]:
     """A function that appends a frame (height, width, 3) uint8; the file appears when all is written."""
     import imageio.v2 as imageio
 
-    temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
     options: dict[str, Any]
     if path.suffix.lower() == ".gif":
         # A GIF's clock ticks in hundredths of a second and browsers slow anything below two ticks.
         options = {"duration": max(20, 1000 / frames_per_second), "loop": 0}
     else:
         options = {"fps": frames_per_second, "macro_block_size": 2, "quality": 8}
-    try:
+    with replacing(path) as temporary:
         path.parent.mkdir(parents=True, exist_ok=True)
         writer = imageio.get_writer(temporary, **options)
         with contextlib.closing(writer):
             yield writer.append_data
-        os.replace(temporary, path)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise write_problem(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()

@@ -184,7 +184,7 @@ class _Source:
         layout, load = self.layout, self.target.load
         body = transition.param_lines(layout, self.target, self._shared_param)
         body.append(f"state = _State({', '.join(load(b, r, 'i') for _, b, r in layout.state_fields)})")
-        body += transition._observation(layout, "o", "state", "params")
+        body += transition.observation_lines(layout, "o", "state", "params")
         body += [self.target.store("obs", k, "i", f"_real(o_{k})") for k in range(layout.spec.obs_dim)]
         lines = [
             "def observe_kernel(rows, table, scratch):",

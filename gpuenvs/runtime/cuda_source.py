@@ -143,7 +143,7 @@ def observe_source(layout: Layout, real: np.dtype) -> str:
     load, store = row.target.load, row.target.store
     body = transition.param_lines(layout, row.target, _shared_param)
     body.append(f"state = _State({', '.join(load(b, r, 'i') for _, b, r in layout.state_fields)})")
-    body += transition._observation(layout, "o", "state", "params")
+    body += transition.observation_lines(layout, "o", "state", "params")
     body += [store("obs", k, "i", f"_real(o_{k})") for k in range(layout.spec.obs_dim)]
     return _kernel("observe_kernel", ["k = cuda.grid(1)"], "k < rows.shape[0]", ["i = rows[k]", *row.loads, *body])
 

@@ -93,7 +93,7 @@ def _state_values(layout: Layout, variable: str) -> list[str]:
     ]
 
 
-def _observation(layout: Layout, variable: str, state: str, params: str) -> list[str]:
+def observation_lines(layout: Layout, variable: str, state: str, params: str) -> list[str]:
     """Unpack observe()'s tuple into `variable_0 ...`; numba rejects a tuple of another length."""
     names = [f"{variable}_{k}" for k in range(layout.spec.obs_dim)]
     return [f"{_tuple(names)} = _observe({state}, {params})"]
@@ -144,7 +144,7 @@ def advance_lines(layout: Layout, target: Target, shared: Callable[[str, int], s
             "reward = _ZERO if was_ended else reward",
         ]
     lines.append("done = terminated | truncated")
-    lines += _observation(layout, "o", "kept", "params")
+    lines += observation_lines(layout, "o", "kept", "params")
     for (_, buffer, row), value in zip(layout.state_fields, _state_values(layout, "kept"), strict=True):
         lines.append(store(buffer, row, "i", value))
     # Only a state injected as NaN still gives NaN here. Under SAME_STEP a new episode's observation replaces it; in the
@@ -176,7 +176,7 @@ def restart_lines(layout: Layout, target: Target, shared: Callable[[str, int], s
         "fresh = _reset(rng, params)",
         f"fresh = _State({', '.join(_state_values(layout, 'fresh'))})",
     ]
-    return lines + _observation(layout, "fresh_o", "fresh", "params")
+    return lines + observation_lines(layout, "fresh_o", "fresh", "params")
 
 
 def fresh_values(layout: Layout) -> tuple[list[tuple[str, int, str]], list[tuple[str, int, str]]]:

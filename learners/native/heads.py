@@ -43,9 +43,18 @@ def _names() -> dict[str, Any]:
     return names
 
 
-def _build(name: str, arguments: str, before: list[str], row: list[str], options: dict[str, Any]) -> Any:
+def _build(
+    name: str,
+    arguments: str,
+    before: list[str],
+    row: list[str],
+    options: dict[str, Any],
+    after: list[str] | None = None,
+) -> Any:
+    """The compiled function: lines before, for each row r, and after the loop over rows."""
     lines = [f"def {name}({arguments}):", *(f"    {line}" for line in before), "    for r in range(rows):"]
     lines += [f"        {line}" for line in row]
+    lines += [f"    {line}" for line in after or []]
     return numba.njit(**options)(define(name, "\n".join(lines), _names(), "learners.native"))
 
 
@@ -125,12 +134,8 @@ def make_policy_gradient(outputs: int, continuous: bool) -> Any:
     arguments = "z, action, log_prob, entropy, row_a, row_b, dz, stats, log_std, log_std_grad, clip, ent, scale, rows"
     if not continuous:
         return _build("policy_gradient", arguments, before, row, STRICT)
-    lines = [f"def policy_gradient({arguments}):", *(f"    {line}" for line in before), "    for r in range(rows):"]
-    lines += [f"        {line}" for line in row]
-    lines += [
-        f"    _st_log_std_grad(log_std_grad, {k}, _f32(_ld_log_std_grad(log_std_grad, {k}) + sum_{k}))" for k in ks
-    ]
-    return numba.njit(**_SUMS)(define("policy_gradient", "\n".join(lines), _names(), "learners.native"))
+    after = [f"_st_log_std_grad(log_std_grad, {k}, _f32(_ld_log_std_grad(log_std_grad, {k}) + sum_{k}))" for k in ks]
+    return _build("policy_gradient", arguments, before, row, _SUMS, after)
 
 
 def make_value_gradient() -> Any:
