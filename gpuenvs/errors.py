@@ -34,6 +34,10 @@ class ConfigError(GpurlError, ValueError):
     """A setting is unknown or out of range."""
 
 
+class ModelError(GpurlError, ValueError):
+    """An MJCF model cannot be read or uses a feature that is not supported."""
+
+
 class NonFiniteError(GpurlError, ArithmeticError):
     """An environment or a learner produced NaN or infinity where that cannot be repaired."""
 
@@ -58,3 +62,7 @@ def near_names(name: str, known: Iterable[str], limit: int = 3) -> str:
     hits = difflib.get_close_matches(name.lower(), lowered, n=2 * limit, cutoff=0.6)
     found = list(dict.fromkeys(lowered[hit] for hit in hits))[:limit]
     return f" (did you mean {', '.join(found)}?)" if found else ""
+
+
+class TraceError(GpurlError, TypeError):
+    """A traced function did something that cannot be recorded."""

@@ -1,0 +1,1 @@
+"""mjlite: MuJoCo's own dynamics, compiled per model."""
