@@ -60,6 +60,10 @@ class EnvSpec:
         metrics: names of extra values per step, the fourth item that `step` returns.
         reference: Gymnasium's own version, if there is one.
         reward_threshold: mean return that counts as solved, if there is one.
+        traced: the functions are plain Python over scalars that `gpuenvs.trace` records, not numba's (see `gpuenvs.mjlite`).
+        key: for traced specs: what the functions compute, as bytes for the cache of compiled kernels; empty: not cached.
+        configure: makes another spec from options that change more than numbers, such as what is observed.
+        options: names of the options that `configure` takes.
 
     Raises:
         SpecError: something above does not fit; the message names the env and the part.
@@ -77,6 +81,10 @@ class EnvSpec:
     metrics: tuple[str, ...] = ()
     reference: Reference | None = None
     reward_threshold: float | None = None
+    traced: bool = False
+    key: bytes = field(default=b"", repr=False)
+    configure: Callable[..., EnvSpec] | None = field(default=None, compare=False, repr=False)
+    options: tuple[str, ...] = ()
     doc: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:

@@ -27,7 +27,8 @@ from gpuenvs.runtime.transition import Target
 BLOCK = 512
 
 # Slots of the int64 table that every kernel gets, after one address per buffer.
-TAIL = ("num_envs", "seed_lo", "seed_hi", "env_offset", "limit", "param_real", "param_int")
+# `step_function` is the machine code of a traced environment's step (see `traced_cpu`), else 0.
+TAIL = ("num_envs", "seed_lo", "seed_hi", "env_offset", "limit", "param_real", "param_int", "step_function")
 # Scratch arrays of one thread: ended rows' numbers, their new episode numbers, their fresh states, and one flag a row.
 SCRATCH = ("rows", "episodes", "fresh_real", "fresh_int", "flags")
 

@@ -53,6 +53,8 @@ _STARTED = time.time()
 # Sources that generate kernels or are compiled into them, relative to the directory of the packages. Environments are not
 # among them: their functions are followed one by one, wherever they are.
 _SOURCES = ("gpuenvs/*.py", "gpuenvs/runtime/*.py", "learners/native/*.py", "learners/optim.py")
+# Sources that make the programs of traced environments, the tasks among them.
+_TRACED_SOURCES = ("gpuenvs/*.py", "gpuenvs/runtime/*.py", "gpuenvs/trace/*.py", "gpuenvs/mjlite/**/*.py")
 
 
 def cached(dispatcher: Any) -> Any:
@@ -108,30 +110,54 @@ class _DiskCache(_Cache):
         path = self._path(sig, target_context.codegen())
         if path is None:
             return None
+        payload = read_entry(path)
+        if payload is None:
+            return None
         try:
-            data = path.read_bytes()
-            digest, payload = data[:32], data[32:]
-            if hashlib.sha256(payload).digest() != digest:
-                return None
             return compiler.CompileResult._rebuild(target_context, *pickle.loads(payload))
-        except (OSError, pickle.UnpicklingError, EOFError, AttributeError, ImportError):
+        except (pickle.UnpicklingError, EOFError, AttributeError, ImportError):
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         path = self._path(sig, data.codegen)
         if path is None or data.library.has_dynamic_globals or any(not x.can_cache for x in data.lifted):
             return
-        payload = dumps(data._reduce())
-        with contextlib.suppress(OSError):  # a full disk or a read-only home: go on without
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(hashlib.sha256(payload).digest() + payload)
-                os.replace(name, path)
-            except OSError:
-                os.unlink(name)
-                raise
+        write_entry(path, dumps(data._reduce()))
+
+
+# --- entries ---------------------------------------------------------------------------------------------------------
+
+
+def read_entry(path: Path) -> bytes | None:
+    """What `write_entry` wrote, or None if there is nothing or it is damaged."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    digest, payload = data[:32], data[32:]
+    return payload if hashlib.sha256(payload).digest() == digest else None
+
+
+def write_entry(path: Path, payload: bytes) -> None:
+    """Write an entry whole or not at all; a full disk or a read-only home is not an error."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(hashlib.sha256(payload).digest() + payload)
+            os.replace(name, path)
+        except OSError:
+            os.unlink(name)
+            raise
+
+
+def traced_entry(key: object) -> Path | None:
+    """Where machine code of a traced program is kept, or None if it cannot be; `key` says what its sources do not."""
+    if os.environ.get("GPURL_CACHE", "1") == "0" or edited_since_start(_TRACED_SOURCES):
+        return None
+    digest = hashlib.sha256((_hash_files(_TRACED_SOURCES) + repr(key)).encode()).hexdigest()
+    return cache_directory() / f"traced-{digest[:40]}.object"
 
 
 # --- what a function is made of --------------------------------------------------------------------------------------
@@ -152,25 +178,29 @@ def fingerprint(function: Any) -> str:
 
 
 @functools.cache
-def _own_files() -> tuple[Path, ...]:
+def _own_files(patterns: tuple[str, ...] = _SOURCES) -> tuple[Path, ...]:
     root = Path(__file__).resolve().parents[2]
-    return tuple(path for pattern in _SOURCES for path in sorted(root.glob(pattern)))
+    return tuple(path for pattern in patterns for path in sorted(root.glob(pattern)))
 
 
-def edited_since_start() -> bool:
-    """True when a file of `_SOURCES` is newer than this process.
+def edited_since_start(patterns: tuple[str, ...] = _SOURCES) -> bool:
+    """True when one of the files is newer than this process.
 
     Then the files no longer say what was imported: an entry made now would hold the old code under the key of the new.
     """
     with contextlib.suppress(OSError):
-        return any(path.stat().st_mtime > _STARTED for path in _own_files())
+        return any(path.stat().st_mtime > _STARTED for path in _own_files(patterns))
     return True
 
 
-@functools.cache
 def _own_sources() -> str:
+    return _hash_files(_SOURCES)
+
+
+@functools.cache
+def _hash_files(patterns: tuple[str, ...]) -> str:
     sink = hashlib.sha256()
-    for path in _own_files():
+    for path in _own_files(patterns):
         sink.update(path.name.encode() + b"\0" + path.read_bytes())
     return sink.hexdigest()
 

@@ -22,7 +22,8 @@ CUDA runs all three per thread. The CPU backend runs `advance` as a vectorised l
 runs the other two over that short list.
 
 The lines speak of buffers through a `Target`, which knows how to load and store on one backend. Names with a leading
-underscore are provided by `namespace` or by the kernel's prologue.
+underscore are provided by `namespace` or by the kernel's prologue. There is no `if` and no `not` in them: the same lines are
+also traced (`gpuenvs.runtime.traced`), and a traced value has no truth.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ import numpy as np
 
 from gpuenvs.rng import Rng
 from gpuenvs.runtime.buffers import DISABLED, NEXT_STEP, SAME_STEP, Layout
-from gpuenvs.scalar import njit
+from gpuenvs.scalar import njit, select
 from gpuenvs.spec import INT, field_kinds
 
 f32 = np.float32
@@ -55,6 +56,12 @@ class Target:
 
 
 @njit
+def negate(condition):
+    """`not condition`."""
+    return not condition
+
+
+@njit
 def finite(x):
     """True when x is neither NaN nor infinite: x * 0 is NaN for both. One multiplication, vectorises."""
     return x * f32(0.0) == f32(0.0)
@@ -71,6 +78,9 @@ def namespace(layout: Layout, real: np.dtype) -> dict[str, Any]:
         "_step": spec.step,
         "_observe": spec.observe,
         "_finite": finite,
+        "_select": select,
+        "_not": negate,
+        "_bool": bool,
         "_real": np.dtype(real).type,
         "_i32": np.int32,
         "_u32": np.uint32,
@@ -122,26 +132,26 @@ def advance_lines(layout: Layout, target: Target, shared: Callable[[str, int], s
     checks = [f"_finite({variable}.{f})" for variable in ("state", "moved") for f in real_fields]
     lines.append(f"moved_ok = {' & '.join(checks) or 'True'}")
     # Keep the last finite state where the new one is not.
-    lines += [f"kept_{f} = moved.{f} if moved_ok else state.{f}" for f in spec.state._fields]  # type: ignore[attr-defined]
+    lines += [f"kept_{f} = _select(moved_ok, moved.{f}, state.{f})" for f in spec.state._fields]  # type: ignore[attr-defined]
     kept = [f"{'_i32' if buffer == 'state_int' else '_real'}(kept_{field})" for field, buffer, _ in layout.state_fields]
     lines += [
         f"kept = _State({', '.join(kept)})",
-        "reward = _real(reward_raw) if moved_ok else _ZERO",
+        "reward = _select(moved_ok, _real(reward_raw), _ZERO)",
         f"elapsed = _i32({load('elapsed', 0, 'i')} + _ONE)",
-        "terminated = bool(ended_raw) | (not moved_ok)",
+        "terminated = _bool(ended_raw) | _not(moved_ok)",
         "truncated = elapsed >= _limit",
-        "bad_state = not moved_ok",
-        "bad_reward = not _finite(reward)",
+        "bad_state = _not(moved_ok)",
+        "bad_reward = _not(_finite(reward))",
     ]
     if layout.autoreset == NEXT_STEP:
         # A row that ended in the step before is reset by this one: whatever was computed for it does not count.
         lines += [
             f"was_ended = {load('ended', 0, 'i')}",
-            "terminated = terminated & (not was_ended)",
-            "truncated = truncated & (not was_ended)",
-            "bad_state = bad_state & (not was_ended)",
-            "bad_reward = bad_reward & (not was_ended)",
-            "reward = _ZERO if was_ended else reward",
+            "terminated = terminated & _not(was_ended)",
+            "truncated = truncated & _not(was_ended)",
+            "bad_state = bad_state & _not(was_ended)",
+            "bad_reward = bad_reward & _not(was_ended)",
+            "reward = _select(was_ended, _ZERO, reward)",
         ]
     lines.append("done = terminated | truncated")
     lines += observation_lines(layout, "o", "kept", "params")
@@ -149,8 +159,8 @@ def advance_lines(layout: Layout, target: Target, shared: Callable[[str, int], s
         lines.append(store(buffer, row, "i", value))
     # Only a state injected as NaN still gives NaN here. Under SAME_STEP a new episode's observation replaces it; in the
     # other modes it would be what the caller takes for final_obs.
-    guard = "" if layout.autoreset == SAME_STEP else " if _finite(o_{k}) else _ZERO"
-    lines += [store("obs", k, "i", f"_real(o_{k})" + guard.format(k=k)) for k in range(spec.obs_dim)]
+    guarded = "_real(o_{k})" if layout.autoreset == SAME_STEP else "_select(_finite(o_{k}), _real(o_{k}), _ZERO)"
+    lines += [store("obs", k, "i", guarded.format(k=k)) for k in range(spec.obs_dim)]
     lines += [
         store("elapsed", 0, "i", "elapsed"),
         store("running_return", 0, "i", f"_real({load('running_return', 0, 'i')} + reward)"),
@@ -163,7 +173,7 @@ def advance_lines(layout: Layout, target: Target, shared: Callable[[str, int], s
     for k in range(len(spec.metrics)):
         value = f"_real(extra[{k}])"
         lines.append(
-            store("metrics", k, "i", f"_ZERO if was_ended else {value}" if layout.autoreset == NEXT_STEP else value)
+            store("metrics", k, "i", f"_select(was_ended, _ZERO, {value})" if layout.autoreset == NEXT_STEP else value)
         )
     return lines
 
@@ -199,7 +209,7 @@ def leave_lines(layout: Layout, target: Target) -> list[str]:
     for k in range(layout.spec.obs_dim):
         # Only a state injected as NaN can still be NaN here; it must not reach V(final_obs).
         lines.append(f"last = {load('obs', k, 'i')}")
-        lines.append(store("final_obs", k, "i", "last if _finite(last) else _ZERO"))
+        lines.append(store("final_obs", k, "i", "_select(_finite(last), last, _ZERO)"))
     lines.append(store("episode_return", 0, "i", load("running_return", 0, "i")))
     lines.append(store("episode_length", 0, "i", load("elapsed", 0, "i")))
     return lines

@@ -104,6 +104,10 @@ class BatchEnv:
         self._configure()
 
     def _make_backend(self) -> Any:
+        if self.device == "cpu" and self.spec.traced:
+            from gpuenvs.runtime.traced_cpu import TracedCpuBackend
+
+            return TracedCpuBackend(self._layout, self.dtype, self.num_envs, self.threads)
         if self.device == "cpu":
             from gpuenvs.runtime.cpu import CpuBackend
 

@@ -152,6 +152,12 @@ class Value:
 
     __rxor__ = __xor__
 
+    def __mod__(self, other: Any) -> Value:
+        return apply("mod", self, other)
+
+    def __floordiv__(self, other: Any) -> Value:
+        return apply("quotient", self, other)
+
     def __invert__(self) -> Value:
         return apply("not", self)
 
@@ -342,6 +348,7 @@ def _compute(op: str, kind: str, x: list[Any]) -> Any:
     unary: dict[str, Callable[[Any], Any]] = {
         "neg": lambda a: -a, "abs": abs, "floor": math.floor, "finite": math.isfinite,
         "sqrt": lambda a: math.sqrt(a) if a >= 0 else math.nan, "not": lambda a: not a,
+        "mantissa": lambda a: math.frexp(a)[0], "exponent": lambda a: float(math.frexp(a)[1]),
     }  # fmt: skip
     if op in unary:
         return unary[op](x[0])
@@ -349,8 +356,8 @@ def _compute(op: str, kind: str, x: list[Any]) -> Any:
         "lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
         "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "and": lambda a, b: a & b, "or": lambda a, b: a | b,
         "xor": lambda a, b: a ^ b, "shl": lambda a, b: (a << b) & mask, "shr": lambda a, b: a >> b,
-        "mulhi": lambda a, b: (a * b) >> 32, "mod": lambda a, b: a % b,
-        "quotient": lambda a, b: a // b,
+        "mulhi": lambda a, b: (a * b) >> 32, "mod": lambda a, b: a % b, "quotient": lambda a, b: a // b,
+        "scale": lambda a, b: math.ldexp(a, int(b)),
     }  # fmt: skip
     return binary[op](*x)
 

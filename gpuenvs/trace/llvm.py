@@ -235,6 +235,38 @@ class Printer:
         zero = self.set(f"fmul {kind} {self.name(v.args[0])}, {self.number(0.0, 'real')}")
         return f"fcmp oeq {kind} {zero}, {self.number(0.0, 'real')}"
 
+    def _exponent_parts(self) -> tuple[str, int, int]:
+        """(integer type as wide as the real, bits of its mantissa, exponent of 0.5)."""
+        return ("i64", 52, 1022) if self.real == "float64" else ("i32", 23, 126)
+
+    def _op_mantissa(self, v: Value) -> str:
+        element, shift, half = self._exponent_parts()
+        real, word = self.type("real"), self.vector(element)
+        bits = self.set(f"bitcast {real} {self.name(v.args[0])} to {word}")
+        low = self.set(f"and {word} {bits}, {self.splat(f'{element} {(1 << shift) - 1}')}")
+        whole = self.set(f"or {word} {low}, {self.splat(f'{element} {half << shift}')}")
+        return f"bitcast {word} {whole} to {real}"
+
+    def _op_exponent(self, v: Value) -> str:
+        element, shift, half = self._exponent_parts()
+        real, word = self.type("real"), self.vector(element)
+        bits = self.set(f"bitcast {real} {self.name(v.args[0])} to {word}")
+        high = self.set(f"lshr {word} {bits}, {self.splat(f'{element} {shift}')}")
+        unbiased = self.set(f"sub {word} {high}, {self.splat(f'{element} {half}')}")
+        return f"sitofp {word} {unbiased} to {real}"
+
+    def _op_scale(self, v: Value) -> str:
+        """x * 2**k for a whole real k, as x * 2 * 2**(k - 1): k may be one more than the largest exponent."""
+        element, shift, half = self._exponent_parts()
+        real, word = self.type("real"), self.vector(element)
+        x, k = (self.name(a) for a in v.args)
+        whole = self.set(f"fptosi {real} {k} to {word}")
+        biased = self.set(f"add {word} {whole}, {self.splat(f'{element} {half}')}")
+        bits = self.set(f"shl {word} {biased}, {self.splat(f'{element} {shift}')}")
+        power = self.set(f"bitcast {word} {bits} to {real}")
+        double = self.set(f"fmul {_FLAGS} {real} {x}, {self.number(2.0, 'real')}")
+        return f"fmul {_FLAGS} {real} {double}, {power}"
+
     def _op_any(self, v: Value) -> str:
         (x,) = v.args
         if self.lanes == 1:
