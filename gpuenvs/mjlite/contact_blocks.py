@@ -1,0 +1,212 @@
+"""Contacts as the unrolled solver sees them: their directions, active edges, and what these add to the linear system."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuenvs import trace as T
+from gpuenvs.mjlite import linalg as la
+
+
+def index(i: int, j: int) -> int:
+    """Place of entry (i, j) of a symmetric 6 x 6 matrix in its list of 21."""
+    i, j = max(i, j), min(i, j)
+    return i * (i + 1) // 2 + j
+
+
+def across(matrix: list[Any], v: Any) -> list[Any]:
+    """Symmetric 6 x 6 matrix times vector."""
+    return [la.dot([matrix[index(i, j)] for j in range(6)], v) for i in range(6)]
+
+
+class Block:
+    """One contact's rows: x = (normal, mu tangent 1, mu tangent 2), or the normal alone if it has no friction.
+
+    Args:
+        contact: with dim, frame, mu, D and aref (dim,) along the frame.
+        sign: -1 if the moving body is the first one, whose motion counts backwards.
+    """
+
+    def __init__(self, contact: Any, sign: float = 1.0) -> None:
+        self.contact, self.D = contact, contact.D
+        self.size = 1 if contact.dim == 1 else 3
+        scales = [1.0, contact.mu, contact.mu][: self.size]
+        self.scales = scales
+        self.axes = [[sign * s * x for x in axis] for s, axis in zip(scales, contact.frame)]
+        self.aref = [s * x for s, x in zip(scales, contact.aref)]
+        self.double = self.D + self.D
+
+    def edges(self, x: list[Any]) -> list[tuple[Any, Any]]:
+        """(row, D) of each edge. A tangent along which nothing can move gives two edges equal to the normal: one of 2 D."""
+        if self.size == 1:
+            return [(x[0], self.D)]
+        out = []
+        for t in x[1:]:
+            out += [(x[0], self.double)] if T.is_zero(t) else [(x[0] + t, self.D), (x[0] - t, self.D)]
+        return out
+
+    def edge_weights(self, x: list[Any]) -> list[Any]:
+        """D of the active edges, 0 of the others."""
+        return [T.where(row < 0.0, weight, 0.0) for row, weight in self.edges(x)]
+
+    def stiffness(self, x: list[Any]) -> list[tuple[Any, Any]]:
+        """A by rows: [(A_nn, 0)], then (A_nt, A_tt) of each tangent t."""
+        weights = self.edge_weights(x)
+        if self.size == 1:
+            return [(weights[0], 0.0)]
+        normal: Any = 0.0
+        rows: list[tuple[Any, Any]] = []
+        for t in x[1:]:
+            if T.is_zero(t):
+                normal = normal + weights.pop(0)
+                rows.append((0.0, 0.0))
+                continue
+            plus, minus = weights.pop(0), weights.pop(0)
+            both = plus + minus
+            normal = normal + both
+            rows.append((plus - minus, both))
+        return [(normal, 0.0), *rows]
+
+    @staticmethod
+    def times(stiffness: list[tuple[Any, Any]], v: list[Any]) -> list[Any]:
+        """A v for a vector over the directions."""
+        out = [stiffness[0][0] * v[0]]
+        for (cross, own), t in zip(stiffness[1:], v[1:]):
+            out[0] = out[0] + cross * t
+            out.append(cross * v[0] + own * t)
+        return out
+
+    def frame_force(self, x: list[Any]) -> list[Any]:
+        """Force on the second body along the contact frame, newton."""
+        return [-(s * f) for s, f in zip(self.scales, self.times(self.stiffness(x), x))]
+
+
+class BodyContacts:
+    """The contacts of one moving body with what does not move."""
+
+    def __init__(self, m: Any, d: Any, body: int) -> None:
+        self.body, self.origin = body, d.subtree_com[m.body_rootid[body]]
+        self.blocks: list[Block] = []
+        self.arms: list[list[Any]] = []
+
+    def add(self, contact: Any) -> None:
+        self.blocks.append(Block(contact, 1.0 if contact.pair.moving2 == self.body else -1.0))
+        self.arms.append(la.sub(contact.pos, self.origin))
+
+    def residual(self, twist: list[Any]) -> list[Any]:
+        out = []
+        for block, arm in zip(self.blocks, self.arms):
+            velocity = la.add(twist[3:], la.cross(twist[:3], arm))
+            out += [la.dot(axis, velocity) - ref for axis, ref in zip(block.axes, block.aref)]
+        return out
+
+    def load(self, parts: list[list[Any]], newton: bool) -> tuple[list[Any], list[Any]]:
+        """Stiffness (21) and wrench (6) of the body; skipped when no env of the vector has a contact here.
+
+        Without `newton` the stiffness is 0 and the wrench that of the contact forces at x, instead of A aref.
+        """
+        touching = T.any_lane(T.any_of(*[block.D > 0.0 for block in self.blocks]))
+
+        def sums() -> list[Any]:
+            total: list[Any] = [0.0] * 27
+            for block, arm, x in zip(self.blocks, self.arms, parts):
+                mine = self._load_one(block, arm, x, newton)
+                total = [u + v for u, v in zip(total, mine)]
+            return total
+
+        total = T.if_(touching, sums, [0.0] * 27)
+        return total[:21], total[21:]
+
+    @staticmethod
+    def _load_one(block: Block, arm: list[Any], x: list[Any], newton: bool) -> list[Any]:
+        stiffness = block.stiffness(x)
+        if newton:
+            pushes = block.times(stiffness, block.aref)
+        else:
+            pushes = [-f for f in block.times(stiffness, x)]
+        force: list[Any] = [0.0] * 3
+        for axis, push in zip(block.axes, pushes):
+            force = la.add_scaled(force, axis, push)
+        wrench = [*la.cross(arm, force), *force]
+        return [*(spatial(linear(block.axes, stiffness), arm) if newton else [0.0] * 21), *wrench]
+
+
+def linear(axes: list[list[Any]], stiffness: list[tuple[Any, Any]]) -> list[list[Any]]:
+    """The stiffness A over directions `axes` as a 3 x 3 matrix in the world frame."""
+    rows = [la.scale(axes[0], stiffness[0][0])]
+    for axis, (cross, own) in zip(axes[1:], stiffness[1:]):
+        rows[0] = la.add_scaled(rows[0], axis, cross)
+        rows.append(la.add_scaled(la.scale(axes[0], cross), axis, own))
+    out: list[list[Any]] = [[0.0] * 3 for _ in range(3)]
+    for i in range(3):  # row i of the sum over directions: of the two equal entries, the one cheaper for a level ground
+        for j in range(i + 1):
+            out[i][j] = out[j][i] = la.dot([axis[i] for axis in axes], [row[j] for row in rows])
+    return out
+
+
+def spatial(matrix: list[list[Any]], arm: list[Any]) -> list[Any]:
+    """A 3 x 3 stiffness of the point at `arm` from the origin as one of the whole body, symmetric 6 x 6 (21)."""
+    out: list[Any] = [0.0] * 21
+    columns = [la.cross(arm, matrix[j]) for j in range(3)]  # torque per displacement along j
+    for i in range(3):
+        turned = la.cross(arm, [columns[j][i] for j in range(3)])
+        for j in range(3):
+            out[index(3 + j, i)] = columns[j][i]
+            if j <= i:
+                out[index(i, j)] = turned[j]
+                out[index(3 + i, 3 + j)] = matrix[i][j]
+    return out
+
+
+class PairContact:
+    """A contact between two moving bodies, by its Jacobian over the dofs that move one of them."""
+
+    def __init__(self, m: Any, d: Any, contact: Any) -> None:
+        self.block = Block(contact)
+        bodies = contact.pair.moving1, contact.pair.moving2
+        paths = [_path(m, b) for b in bodies]
+        self.dofs = sorted(paths[0] ^ paths[1])
+        self.rows: dict[int, list[Any]] = {}
+        for i in self.dofs:
+            body = bodies[i in paths[1]]
+            arm = la.sub(contact.pos, d.subtree_com[m.body_rootid[body]])
+            velocity = la.add(d.cdof[i][3:], la.cross(d.cdof[i][:3], arm))
+            row = [la.dot(axis, velocity) for axis in self.block.axes]
+            self.rows[i] = row if i in paths[1] else la.neg(row)
+
+    def residual(self, a: list[Any]) -> list[Any]:
+        out = la.neg(self.block.aref)
+        for i, row in self.rows.items():
+            out = la.add_scaled(out, row, a[i])
+        return out
+
+    def add(self, x: list[Any], matrix: dict[tuple[int, int], Any] | None, right: list[Any]) -> None:
+        """Adds J'A J and J'A aref to the system; without a matrix the force -J'A x to `right`."""
+        places = [(i, j) for i in self.dofs for j in self.dofs if j <= i] if matrix is not None else []
+
+        def terms() -> list[Any]:
+            stiffness = self.block.stiffness(x)
+            pushes = self.block.times(stiffness, self.block.aref if matrix is not None else la.neg(x))
+            columns = {i: self.block.times(stiffness, row) for i, row in self.rows.items()} if places else {}
+            return [
+                *(la.dot(self.rows[i], pushes) for i in self.dofs),
+                *(la.dot(self.rows[j], columns[i]) for i, j in places),
+            ]
+
+        count = len(self.dofs)
+        found = T.if_(T.any_lane(self.block.D > 0.0), terms, [0.0] * (count + len(places)))
+        for i, push in zip(self.dofs, found):
+            right[i] = right[i] + push
+        if matrix is not None:
+            for place, term in zip(places, found[count:]):
+                matrix[place] = matrix.get(place, 0.0) + term
+
+
+def _path(m: Any, body: int) -> set[int]:
+    """Dofs that move a body with joints."""
+    dof = m.body_dofadr[body] + m.body_dofnum[body] - 1
+    out = set()
+    while dof >= 0:
+        out.add(dof)
+        dof = m.dof_parentid[dof]
+    return out

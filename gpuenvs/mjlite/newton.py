@@ -1,0 +1,104 @@
+"""Newton's method for the constraint problem, over a list of row blocks.
+
+The acceleration a minimises  1/2 a'M a - a'q + sum of row costs s(J a - aref),  with M the inertia matrix and q the smooth
+force (MuJoCo documentation, Computation chapter, "Constraint solver", primal problem). Each s is quadratic with weight D
+where the row is active and flat (one-sided rows: limits, edges of friction pyramids) or linear (friction loss) elsewhere.
+So for a given set of active rows the minimum solves one linear system,
+
+    (M + J'D J) a = q + J'D aref    (sums over the active rows),
+
+and if the rows active at its solution are that very set, it is the minimum of the whole problem: no tolerance is involved.
+Otherwise the next set is taken from that solution, or, after a few turns, from the point of least cost on the line to it.
+
+Every env of a vector runs through the same turns. One that has its minimum computes the very same again and stays there, bit
+for bit, so no mask is needed and what an env gets does not depend on its neighbours. A NaN makes every row inactive, which
+counts as unchanged, so it does not keep others waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from gpuenvs import trace as T
+
+LIMIT = 30
+"""Most turns; well-posed states need less than ten."""
+PLAIN = 2
+"""Turns that take the full step untested; a search along the line costs as much as a turn and is seldom needed."""
+SEARCH = 3
+"""Steps of one line search."""
+
+
+class Rows(Protocol):
+    """The constraint rows as the iteration sees them. x = J a - aref, (any number of scalars); a: accelerations, (nv,)."""
+
+    def residual(self, a: list[Any]) -> list[Any]:
+        """x at a."""
+        ...
+
+    def minimum(self, x: list[Any]) -> list[Any]:
+        """a of least cost for the set of rows active at x."""
+        ...
+
+    def changed(self, x: list[Any], y: list[Any]) -> Any:
+        """Condition: the sets active at x and at y differ."""
+        ...
+
+    def slope(self, a: list[Any], b: list[Any], x: list[Any], y: list[Any]) -> Callable[[Any], tuple[Any, Any]]:
+        """First and second derivative of the cost along a + t (b - a) as a function of t; x, y: residuals at a, b."""
+        ...
+
+
+def minimise(rows: Rows, start: list[Any], limit: int = LIMIT, plain: int = PLAIN, search: int = SEARCH) -> list[Any]:
+    """The minimum, (nv,) scalars.
+
+    Args:
+        rows: the problem.
+        start: any acceleration; a good one saves turns.
+        limit: most turns.
+        plain: turns without line search.
+        search: steps of a line search.
+    """
+    n = len(start)
+    first = rows.residual(start)
+    zero = [T.is_zero(x) for x in first]  # across the plane of motion, if there is one: known to every turn
+
+    def turn(count: Any, *state: Any) -> tuple[list[Any], Any]:
+        a, left = list(state[:n]), iter(state[n:])
+        x = [0.0 if z else next(left) for z in zero]
+        b = rows.minimum(x)
+        y = rows.residual(b)
+        changed = rows.changed(x, y)
+        searching = changed & (count >= float(plain))
+
+        def between() -> list[Any]:
+            t = line_minimum(rows.slope(a, b, x, y), search)
+            return [T.where(searching, u + t * (v - u), v) for u, v in zip((*a, *carried(x)), (*b, *carried(y)))]
+
+        after = T.if_(T.any_lane(searching), between, [*b, *carried(y)])
+        return [count + 1.0, *after], T.any_lane(changed & (count < float(limit - 1)))
+
+    def carried(x: list[Any]) -> list[Any]:
+        return [y for y, z in zip(x, zero) if not z]
+
+    return T.do_while(turn, [0.0, *start, *carried(first)])[1 : n + 1]
+
+
+def line_minimum(slope: Callable[[Any], tuple[Any, Any]], steps: int) -> Any:
+    """t > 0 near the minimum of a convex, piecewise quadratic function that falls at t = 0.
+
+    Newton's method on the slope from t = 1, kept inside the bracket known so far. With no upper end yet the step is the
+    plain one, which is finite: the slope's own derivative is at least that of the smooth part.
+    """
+
+    def step(_k: Any, t: Any, low: Any, high: Any) -> list[Any]:
+        first, second = slope(t)
+        falling = first < 0.0
+        low, high = T.where(falling, t, low), T.where(falling, high, t)
+        bracketed = high > 0.0
+        t = t - first / second
+        outside = (t <= low) | (bracketed & (t >= high))
+        return [T.where(outside & bracketed, 0.5 * (low + high), t), low, high]
+
+    return T.loop(steps, step, [1.0, 0.0, 0.0])[0]

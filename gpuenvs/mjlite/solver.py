@@ -1,0 +1,185 @@
+"""Constraint solver for models with few possible contacts: straight-line code over all of them.
+
+Of a contact the iteration needs its direction rows (normal, and tangents times the friction coefficient), from which the
+pyramid's edges are normal +- tangent (MuJoCo documentation, Computation chapter, "Friction cones"). With D common to the
+edges, the active ones add a symmetric "stiffness" A over these directions to the Hessian:
+
+    A_nn = D (number of active edges), A_nt = D (active(n + t) - active(n - t)), A_tt = D (active(n + t) + active(n - t)).
+
+A contact with something that does not move never needs its Jacobian: A becomes a 6 x 6 stiffness of the body about the
+origin of spatial vectors, is summed towards the root like composite inertia, and stays within the sparsity of M.
+A contact between two moving bodies has an explicit row over the dofs that move one body but not the other.
+
+In models that move in a plane everything across it is the number 0 and folds away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpuenvs import trace as T
+from gpuenvs.mjlite import factor, newton
+from gpuenvs.mjlite.contact_blocks import Block, BodyContacts, PairContact, across
+from gpuenvs.mjlite.single_rows import FrictionRow, LimitRow
+
+
+def solve(m: Any, d: Any, start: list[Any], limit: int = newton.LIMIT) -> None:
+    """Reads qM, qfrc_smooth, cdof, subtree_com, contact, limits, frictionloss. Writes qacc, qfrc_constraint (nv,) and
+    `along` of each contact: its force along the axes of its frame, (dim,). `start`: any accelerations to start from, (nv,)."""
+    rows = TreeRows(m, d)
+    d.qacc = newton.minimise(rows, start, limit) if rows.blocks or rows.singles else rows.minimum([])
+    rows.finish(d.qacc)
+
+
+class TreeRows:
+    """`newton.Rows` of limits, friction loss and contacts over the kinematic tree."""
+
+    def __init__(self, m: Any, d: Any) -> None:
+        self.m, self.d = m, d
+        self.singles = [LimitRow(*row) for row in d.limits] + [FrictionRow(*row) for row in d.frictionloss]
+        self.on_body: dict[int, BodyContacts] = {}
+        self.pairs: list[PairContact] = []
+        for contact in d.contact:
+            moving = [b for b in (contact.pair.moving1, contact.pair.moving2) if b]
+            if len(moving) == 1:
+                self.on_body.setdefault(moving[0], BodyContacts(m, d, moving[0])).add(contact)
+            elif moving:
+                self.pairs.append(PairContact(m, d, contact))
+        self.blocks: list[Block] = [b for group in self.on_body.values() for b in group.blocks]
+        self.blocks += [pair.block for pair in self.pairs]
+        self.loaded = self._loaded_bodies()
+
+    def _loaded_bodies(self) -> list[int]:
+        """Bodies that carry a contact or have one below them, parents before children."""
+        found = set()
+        for b in self.on_body:
+            while b and b not in found:
+                found.add(b)
+                b = self.m.body_parentid[b]
+        return sorted(found)
+
+    def residual(self, a: list[Any]) -> list[Any]:
+        twist = self._twists(a)
+        out = [row.residual(a) for row in self.singles]
+        for body, group in self.on_body.items():
+            out += group.residual(twist[body])
+        for pair in self.pairs:
+            out += pair.residual(a)
+        return out
+
+    def _twists(self, a: list[Any]) -> dict[int, list[Any]]:
+        """J a of the loaded bodies: rotational and linear acceleration at the origin of spatial vectors, (6,)."""
+        twist: dict[int, list[Any]] = {0: [0.0] * 6}
+        for b in self.loaded:
+            v = twist[self.m.body_parentid[b]]
+            for i in _dofs(self.m, b):
+                v = [x + c * a[i] for x, c in zip(v, self.d.cdof[i])]
+            twist[b] = v
+        return twist
+
+    def _split(self, x: list[Any]) -> tuple[list[Any], list[list[Any]]]:
+        """Residuals of single rows, and of each block."""
+        at, parts = len(self.singles), []
+        for block in self.blocks:
+            parts.append(x[at : at + block.size])
+            at += block.size
+        return x[: len(self.singles)], parts
+
+    def minimum(self, x: list[Any]) -> list[Any]:
+        single, parts = self._split(x)
+        matrix, right = dict(self.d.qM), list(self.d.qfrc_smooth)
+        for row, y in zip(self.singles, single):
+            matrix[row.dof, row.dof] = matrix[row.dof, row.dof] + row.stiffness(y)
+            right[row.dof] = right[row.dof] + row.push(y)
+        self._add_contacts(parts, matrix, right)
+        return factor.solve(factor.factorize(matrix, len(right)), right)
+
+    def _add_contacts(self, parts: list[list[Any]], matrix: dict[tuple[int, int], Any] | None, right: list[Any]) -> None:
+        """Adds J'A J to `matrix` and J'A aref to `right`; without a matrix the force -J'A x to `right`."""
+        at = 0
+        stiffness: dict[int, list[Any]] = {b: [0.0] * 21 for b in self.loaded}
+        wrench: dict[int, list[Any]] = {b: [0.0] * 6 for b in self.loaded}
+        for body, group in self.on_body.items():
+            mine = parts[at : at + len(group.blocks)]
+            stiffness[body], wrench[body] = group.load(mine, matrix is not None)
+            at += len(group.blocks)
+        for b in reversed(self.loaded):
+            for i in _dofs(self.m, b):
+                right[i] = right[i] + _dot(self.d.cdof[i], wrench[b])
+                if matrix is not None:
+                    column = across(stiffness[b], self.d.cdof[i])
+                    for j in _ancestors(self.m, i):
+                        matrix[i, j] = matrix.get((i, j), 0.0) + _dot(self.d.cdof[j], column)
+            parent = self.m.body_parentid[b]
+            if parent in stiffness:
+                wrench[parent] = [x + y for x, y in zip(wrench[parent], wrench[b])]
+                stiffness[parent] = [x + y for x, y in zip(stiffness[parent], stiffness[b])]
+        for pair, mine in zip(self.pairs, parts[at:]):
+            pair.add(mine, matrix, right)
+
+    def changed(self, x: list[Any], y: list[Any]) -> Any:
+        single, parts = self._split(x)
+        single_y, parts_y = self._split(y)
+        different = [row.changed(u, v) for row, u, v in zip(self.singles, single, single_y)]
+        for block, u, v in zip(self.blocks, parts, parts_y):
+            different += [p != q for p, q in zip(block.edge_weights(u), block.edge_weights(v))]
+        return T.any_of(*different)
+
+    def slope(self, a: list[Any], b: list[Any], x: list[Any], y: list[Any]) -> Callable[[Any], tuple[Any, Any]]:
+        step = [v - u for u, v in zip(a, b)]
+        momentum = factor.product(self.d.qM, step)
+        second = _dot(step, momentum)
+        first = _dot(a, momentum) - _dot(self.d.qfrc_smooth, step)
+        single, parts = self._split(x)
+        single_step, part_steps = self._split([v - u for u, v in zip(x, y)])
+        edges = [
+            (value, change, change * weight)
+            for block, u, v in zip(self.blocks, parts, part_steps)
+            for (value, weight), (change, _) in zip(block.edges(u), block.edges(v))
+        ]
+
+        def at(t: Any) -> tuple[Any, Any]:
+            d1, d2 = first + t * second, second
+            for row, u, v in zip(self.singles, single, single_step):
+                y = u + t * v
+                d1 = d1 - v * row.force(y)
+                d2 = d2 + v * (row.stiffness(y) * v)
+            for value, change, weighted in edges:
+                y = value + t * change
+                weighted = T.where(y < 0.0, weighted, 0.0)
+                d1, d2 = d1 + weighted * y, d2 + weighted * change
+            return d1, d2
+
+        return at
+
+    def finish(self, a: list[Any]) -> None:
+        """Forces at the solution: `contact.along` and `d.qfrc_constraint`."""
+        single, parts = self._split(self.residual(a))
+        total: list[Any] = [0.0] * len(a)
+        for row, y in zip(self.singles, single):
+            total[row.dof] = total[row.dof] + row.sign * row.force(y)
+        self._add_contacts(parts, None, total)
+        for block, y in zip(self.blocks, parts):
+            block.contact.along = block.frame_force(y)
+        self.d.qfrc_constraint = total
+
+
+def _dofs(m: Any, body: int) -> range:
+    return range(m.body_dofadr[body], m.body_dofadr[body] + m.body_dofnum[body])
+
+
+def _ancestors(m: Any, dof: int) -> list[int]:
+    """The dof itself and those above it."""
+    out = []
+    while dof >= 0:
+        out.append(dof)
+        dof = m.dof_parentid[dof]
+    return out
+
+
+def _dot(a: Any, b: Any) -> Any:
+    out: Any = 0.0
+    for x, y in zip(a, b):
+        out = out + x * y
+    return out
