@@ -564,7 +564,8 @@ def record_if(condition: Value, body: Callable[[], list[Any]], otherwise: list[A
     branch.yes = [as_value(x, kind) for x, kind in zip(values, kinds)]
     branch.no = [as_value(x, kind) for x, kind in zip(otherwise, kinds)]
     program().region.items.append(owner)
-    return _results(owner, kinds)
+    # What is the same on both sides needs no branch; constants stay known.
+    return [no if yes is no else result for yes, no, result in zip(branch.yes, branch.no, _results(owner, kinds))]
 
 
 def record_array(size: int, kind: str) -> int:
