@@ -6,6 +6,7 @@ from typing import Any
 
 from gpuenvs import trace as T
 from gpuenvs.mjlite import linalg as la
+from gpuenvs.mjlite.pairs import path
 
 
 def index(i: int, j: int) -> int:
@@ -163,16 +164,13 @@ class PairContact:
 
     def __init__(self, m: Any, d: Any, contact: Any) -> None:
         self.block = Block(contact)
-        bodies = contact.pair.moving1, contact.pair.moving2
-        paths = [_path(m, b) for b in bodies]
-        self.dofs = sorted(paths[0] ^ paths[1])
         self.rows: dict[int, list[Any]] = {}
-        for i in self.dofs:
-            body = bodies[i in paths[1]]
-            arm = la.sub(contact.pos, d.subtree_com[m.body_rootid[body]])
+        for i, side in path(m, contact.pair.moving1, contact.pair.moving2):
+            arm = la.sub(contact.pos, d.subtree_com[m.body_rootid[m.dof_bodyid[i]]])
             velocity = la.add(d.cdof[i][3:], la.cross(d.cdof[i][:3], arm))
             row = [la.dot(axis, velocity) for axis in self.block.axes]
-            self.rows[i] = row if i in paths[1] else la.neg(row)
+            self.rows[i] = row if side > 0 else la.neg(row)
+        self.dofs = list(self.rows)
 
     def residual(self, a: list[Any]) -> list[Any]:
         out = la.neg(self.block.aref)
@@ -201,12 +199,3 @@ class PairContact:
             for place, term in zip(places, found[count:]):
                 matrix[place] = matrix.get(place, 0.0) + term
 
-
-def _path(m: Any, body: int) -> set[int]:
-    """Dofs that move a body with joints."""
-    dof = m.body_dofadr[body] + m.body_dofnum[body] - 1
-    out = set()
-    while dof >= 0:
-        out.add(dof)
-        dof = m.dof_parentid[dof]
-    return out

@@ -1,33 +1,34 @@
-"""Constraint rows that touch one dof: joint limits and friction loss (MuJoCo documentation, Computation, "Constraint model")."""
+"""Constraint rows of one joint: its limit and friction loss (MuJoCo documentation, Computation, "Constraint model")."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from gpuenvs import trace as T
+from gpuenvs.mjlite import linalg as la
 
 
-@dataclasses.dataclass(frozen=True)
 class LimitRow:
-    """One-sided: x = sign * a[dof] - aref costs D/2 min(x, 0)^2. D is 0 where the limit is away."""
+    """One-sided: x = jac . a[dofs] - aref costs D/2 min(x, 0)^2. D is 0 where the limit is away; |jac| is 1 for one dof."""
 
-    dof: int
-    sign: float
-    D: Any
-    aref: Any
+    def __init__(self, limit: Any) -> None:
+        self.dofs, self.jac, self.D, self.aref = limit.dofs, limit.jac, limit.D, limit.aref
+        self._pushes = [j * self.aref for j in self.jac]
 
     def residual(self, a: list[Any]) -> Any:
-        return a[self.dof] - self.aref if self.sign > 0 else -(a[self.dof] + self.aref)
+        return la.dot(self.jac, [a[i] for i in self.dofs]) - self.aref
 
     def stiffness(self, x: Any) -> Any:
         """Second derivative of the cost by x."""
         return T.where(x < 0.0, self.D, 0.0)
 
-    def push(self, x: Any) -> Any:
-        """What the row adds to the right-hand side of the system, on the dof."""
-        push = self.stiffness(x) * self.aref
-        return push if self.sign > 0 else -push
+    def terms(self, x: Any) -> tuple[list[Any], list[list[Any]]]:
+        """What the row adds to the linear system on its dofs: right-hand side, and matrix."""
+        weight = self.stiffness(x)
+        if len(self.dofs) == 1:
+            return [weight * self._pushes[0]], [[weight]]
+        scaled = la.scale(self.jac, weight)
+        return la.scale(self._pushes, weight), [[u * v for v in self.jac] for u in scaled]
 
     def force(self, x: Any) -> Any:
         """Minus the first derivative of the cost by x."""
@@ -37,18 +38,16 @@ class LimitRow:
         return self.stiffness(x) != self.stiffness(y)
 
 
-@dataclasses.dataclass(frozen=True)
 class FrictionRow:
-    """Huber: x = a[dof] - aref costs D/2 x^2 while D |x| < loss, beyond that it pushes back with `loss`, newton (metre)."""
+    """Huber: x = a[dof] - aref costs D/2 x^2 while D |x| < loss, beyond that it pushes back with `loss`, N or N m."""
 
-    dof: int
-    loss: float
-    D: Any
-    aref: Any
-    sign: float = 1.0
+    jac = (1.0,)
+
+    def __init__(self, friction: Any) -> None:
+        self.dofs, self.loss, self.D, self.aref = [friction.dof], friction.loss, friction.D, friction.aref
 
     def residual(self, a: list[Any]) -> Any:
-        return a[self.dof] - self.aref
+        return a[self.dofs[0]] - self.aref
 
     def _sliding(self, x: Any) -> Any:
         return self.D * T.absolute(x) >= self.loss
@@ -56,11 +55,14 @@ class FrictionRow:
     def stiffness(self, x: Any) -> Any:
         return T.where(self._sliding(x), 0.0, self.D)
 
-    def push(self, x: Any) -> Any:
+    def terms(self, x: Any) -> tuple[list[Any], list[list[Any]]]:
+        return [self._push(x)], [[self.stiffness(x)]]
+
+    def _push(self, x: Any) -> Any:
         return T.where(self._sliding(x), T.where(x < 0.0, self.loss, -self.loss), self.D * self.aref)
 
     def force(self, x: Any) -> Any:
         return T.clip(-(self.D * x), -self.loss, self.loss)
 
     def changed(self, x: Any, y: Any) -> Any:
-        return self.push(x) != self.push(y)
+        return self._push(x) != self._push(y)

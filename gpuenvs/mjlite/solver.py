@@ -25,7 +25,7 @@ from gpuenvs.mjlite.single_rows import FrictionRow, LimitRow
 
 
 def solve(m: Any, d: Any, start: list[Any], limit: int = newton.LIMIT) -> None:
-    """Reads qM, qfrc_smooth, cdof, subtree_com, contact, limits, frictionloss. Writes qacc, qfrc_constraint (nv,) and
+    """Reads qM, qfrc_smooth, cdof, subtree_com, contact, limits, friction. Writes qacc, qfrc_constraint (nv,) and
     `along` of each contact: its force along the axes of its frame, (dim,). `start`: any accelerations to start from, (nv,)."""
     rows = TreeRows(m, d)
     d.qacc = newton.minimise(rows, start, limit) if rows.blocks or rows.singles else rows.minimum([])
@@ -37,7 +37,7 @@ class TreeRows:
 
     def __init__(self, m: Any, d: Any) -> None:
         self.m, self.d = m, d
-        self.singles = [LimitRow(*row) for row in d.limits] + [FrictionRow(*row) for row in d.frictionloss]
+        self.singles = [LimitRow(row) for row in d.limits] + [FrictionRow(row) for row in d.friction]
         self.on_body: dict[int, BodyContacts] = {}
         self.pairs: list[PairContact] = []
         for contact in d.contact:
@@ -90,8 +90,11 @@ class TreeRows:
         single, parts = self._split(x)
         matrix, right = dict(self.d.qM), list(self.d.qfrc_smooth)
         for row, y in zip(self.singles, single):
-            matrix[row.dof, row.dof] = matrix[row.dof, row.dof] + row.stiffness(y)
-            right[row.dof] = right[row.dof] + row.push(y)
+            pushes, weights = row.terms(y)
+            for k, i in enumerate(row.dofs):
+                right[i] = right[i] + pushes[k]
+                for j, weight in zip(row.dofs[: k + 1], weights[k]):
+                    matrix[i, j] = matrix[i, j] + weight
         self._add_contacts(parts, matrix, right)
         return factor.solve(factor.factorize(matrix, len(right)), right)
 
@@ -158,7 +161,9 @@ class TreeRows:
         single, parts = self._split(self.residual(a))
         total: list[Any] = [0.0] * len(a)
         for row, y in zip(self.singles, single):
-            total[row.dof] = total[row.dof] + row.sign * row.force(y)
+            force = row.force(y)
+            for i, jac in zip(row.dofs, row.jac):
+                total[i] = total[i] + jac * force
         self._add_contacts(parts, None, total)
         for block, y in zip(self.blocks, parts):
             block.contact.along = block.frame_force(y)
