@@ -31,7 +31,8 @@ Reals: TypeAlias = tuple[float, ...]
 Rows: TypeAlias = tuple[tuple[float, ...], ...]
 
 _FRAMES = (
-    "body_pos", "body_quat", "body_ipos", "body_iquat", "jnt_pos", "jnt_axis", "geom_pos", "geom_quat", "site_pos", "site_quat",
+    "body_pos", "body_quat", "body_ipos", "body_iquat", "jnt_pos", "jnt_axis", "geom_pos", "geom_quat",
+    "site_pos", "site_quat",
 )  # fmt: skip
 
 

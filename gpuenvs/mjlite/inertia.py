@@ -1,0 +1,184 @@
+"""Inertias and joint motions about the trees' centres of mass, and the joint-space inertia matrix.
+
+MuJoCo documentation, Computation, "Inertia matrix": the composite rigid body algorithm in a frame with the world's axes and
+its origin at the centre of mass of the kinematic tree (`subtree_com` of its root body). There, inertias simply add.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from gpuenvs.mjlite import linalg as la
+from gpuenvs.mjlite.kinematics import Data
+from gpuenvs.mjlite.model import BALL, FREE, HINGE, Model
+
+
+@dataclasses.dataclass(frozen=True)
+class Rigid:
+    """A body together with all bodies welded to it, as one rigid body."""
+
+    body: int
+    mass: float
+    ipos: tuple[float, ...]
+    """Centre of mass in the frame of `body`, m."""
+    principal: tuple[float, ...]
+    """Principal moments about it, kg m^2."""
+    axes: tuple[float, ...]
+    """Principal axes as columns of a row-major matrix, in the frame of `body`."""
+
+
+def rigid_bodies(m: Model) -> list[Rigid]:
+    """One entry per body with a joint: bodies without joints are merged into the one that carries them. World excluded."""
+    frames: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    groups: dict[int, list[tuple[float, np.ndarray, np.ndarray]]] = {}
+    for b in range(1, m.nbody):
+        root = m.body_weldid[b]
+        if root == 0:
+            continue
+        if b == root:
+            frames[b] = np.zeros(3), np.eye(3)
+        else:
+            pos, rot = frames[m.body_parentid[b]]
+            frames[b] = pos + rot @ np.array(m.body_pos[b]), rot @ _matrix(m.body_quat[b])
+        pos, rot = frames[b]
+        axes = rot @ _matrix(m.body_iquat[b])
+        tensor = axes @ np.diag(m.body_inertia[b]) @ axes.T
+        groups.setdefault(root, []).append((m.body_mass[b], pos + rot @ np.array(m.body_ipos[b]), tensor))
+    return [_merge(m, root, parts) for root, parts in groups.items()]
+
+
+def _merge(m: Model, body: int, parts: list[tuple[float, np.ndarray, np.ndarray]]) -> Rigid:
+    """Sum of rigid parts: (mass, centre, tensor about the centre) each, in the frame of `body`."""
+    if len(parts) == 1:
+        axes = tuple(la.quat_to_mat(m.body_iquat[body]))
+        return Rigid(body, m.body_mass[body], m.body_ipos[body], m.body_inertia[body], axes)
+    mass = sum(part[0] for part in parts)
+    centre = sum(part[0] * part[1] for part in parts) / mass if mass else parts[0][1]
+    tensor = np.zeros((3, 3))
+    for part_mass, part_centre, part_tensor in parts:
+        r = part_centre - centre
+        tensor += part_tensor + part_mass * (r @ r * np.eye(3) - np.outer(r, r))
+    principal, axes = np.diag(tensor), np.eye(3)
+    if np.abs(tensor - np.diag(principal)).max() > 1e-14 * np.abs(principal).max():
+        principal, axes = np.linalg.eigh(tensor)
+    snapped = [tuple(la.snap(float(x)) for x in np.ravel(array)) for array in (centre, axes)]
+    return Rigid(body, float(mass), snapped[0], tuple(float(x) for x in principal), snapped[1])
+
+
+def _matrix(quat: tuple[float, ...]) -> np.ndarray:
+    return np.array(la.quat_to_mat(quat)).reshape(3, 3)
+
+
+def com_pos(m: Model, d: Data) -> None:
+    """Centres of mass, spatial inertias and joint motions.
+
+    Reads xpos, xmat, xipos, ximat, xanchor, xaxis. Writes
+        subtree_com (nbody, 3): centre of mass of each body and all its descendants, m;
+        cinert (nbody, 10): inertia of each body about subtree_com of its root (`linalg.inertia_vec` has the layout);
+        rigid (nbody, 10): the same of each body with all that is welded to it; zero for welded bodies themselves;
+        cdof (nv, 6): motion of the tree per unit of joint velocity, about the same point, rotation first.
+    """
+    bodies = rigid_bodies(m)
+    centres = {r.body: la.add(d.xpos[r.body], la.mat_vec(d.xmat[r.body], r.ipos)) for r in bodies}
+    d.subtree_com = _subtree_com(m, d, {r.body: la.scale(centres[r.body], r.mass) for r in bodies})
+
+    d.cinert, d.rigid = [[0.0] * 10], [[0.0] * 10 for _ in range(m.nbody)]
+    for b in range(1, m.nbody):
+        offset = la.sub(d.xipos[b], d.subtree_com[m.body_rootid[b]])
+        d.cinert.append(_inertia_about(m.body_inertia[b], d.ximat[b], offset, m.body_mass[b]))
+    for r in bodies:
+        offset = la.sub(centres[r.body], d.subtree_com[m.body_rootid[r.body]])
+        d.rigid[r.body] = _inertia_about(r.principal, la.mat_mat(d.xmat[r.body], r.axes), offset, r.mass)
+
+    d.cdof = [[0.0] * 6 for _ in range(m.nv)]
+    for j in range(m.njnt):
+        _joint_motions(m, d, j)
+
+
+def _subtree_com(m: Model, d: Data, moments: dict[int, list]) -> list[list]:
+    """Centres of mass of subtrees. `moments`: mass times centre of the merged bodies.
+
+    A subtree that starts at a moving body is a union of merged bodies; one that starts at a welded body is not, and is
+    summed body by body (such sums only stay in the program if somebody observes them, or if the tree is fixed).
+    """
+    merged: list = [[0.0] * 3 for _ in range(m.nbody)]
+    single: list = [la.scale(d.xipos[b], m.body_mass[b]) for b in range(m.nbody)]
+    for b in range(m.nbody - 1, 0, -1):
+        parent = m.body_parentid[b]
+        single[parent] = la.add(single[parent], single[b])
+        merged[b] = la.add(merged[b], moments.get(b, [0.0] * 3))
+        merged[parent] = la.add(merged[parent], merged[b])
+    out = []
+    for b in range(m.nbody):
+        if m.body_subtreemass[b] < la.MINVAL:
+            out.append(list(d.xipos[b]))
+        else:
+            moment = merged[b] if b == m.body_weldid[b] and b != 0 else single[b]
+            out.append(la.scale(moment, 1.0 / m.body_subtreemass[b]))
+    return out
+
+
+def _inertia_about(principal: tuple[float, ...], axes: la.Vec, offset: la.Vec, mass: float) -> list:
+    """Spatial inertia (10,) about a point from which the centre of mass is at `offset`.
+
+    A I A' is written as a multiple of the identity plus one outer product per principal axis whose moment differs from
+    it: a capsule or a cylinder needs one, a sphere none.
+    """
+    tolerance = 1e-14 * max(principal)
+    pairs = [(a, b) for a in range(3) for b in range(a) if abs(principal[a] - principal[b]) <= tolerance]
+    base = principal[pairs[0][1]] if pairs else principal[2]
+    out: list = [base, base, base, 0.0, 0.0, 0.0]
+    for k in range(3):
+        if abs(principal[k] - base) > tolerance:
+            axis = la.column(axes, k)
+            out = la.add(out, _products(axis, la.scale(axis, principal[k] - base)))
+    moment = la.scale(offset, mass)
+    xx, yy, zz, xy, xz, yz = _products(offset, moment)
+    steiner = [yy + zz, xx + zz, xx + yy, -xy, -xz, -yz]
+    return [*la.add(out, steiner), *moment, mass]
+
+
+def _products(a: la.Vec, b: la.Vec) -> list:
+    """Entries xx, yy, zz, xy, xz, yz of the symmetric outer product a b' (b parallel to a)."""
+    return [a[0] * b[0], a[1] * b[1], a[2] * b[2], a[0] * b[1], a[0] * b[2], a[1] * b[2]]
+
+
+def _joint_motions(m: Model, d: Data, j: int) -> None:
+    b, dof = m.jnt_bodyid[j], m.jnt_dofadr[j]
+    to_com = la.sub(d.subtree_com[m.body_rootid[b]], d.xanchor[j])
+    if m.jnt_type[j] == FREE:
+        for k in range(3):
+            d.cdof[dof + k] = [1.0 if i == 3 + k else 0.0 for i in range(6)]
+        dof += 3
+    if m.jnt_type[j] in (FREE, BALL):
+        axes = [la.column(d.xmat[b], k) for k in range(3)]  # the body's own axes
+    elif m.jnt_type[j] == HINGE:
+        axes = [d.xaxis[j]]
+    else:
+        d.cdof[dof] = [0.0, 0.0, 0.0, *d.xaxis[j]]
+        return
+    for k, axis in enumerate(axes):
+        d.cdof[dof + k] = [*axis, *la.cross(axis, to_com)]
+
+
+def crb(m: Model, d: Data) -> None:
+    """Joint-space inertia matrix by the composite rigid body algorithm.
+
+    Reads rigid, cdof. Writes crb (nbody, 10): inertia of each moving body with all its descendants (welded bodies: zero);
+    qM: {(i, j): scalar} for i >= j, j = i or an ancestor dof of i, armature included (kg, kg m or kg m^2).
+    """
+    d.crb = [list(inertia) for inertia in d.rigid]
+    for b in range(m.nbody - 1, 0, -1):
+        carrier = m.body_weldid[m.body_parentid[b]]
+        if carrier > 0 and m.body_weldid[b] == b:
+            d.crb[carrier] = la.add(d.crb[carrier], d.crb[b])
+    d.qM = {}
+    for i in range(m.nv):
+        force = la.inertia_vec(d.crb[m.dof_bodyid[i]], d.cdof[i])
+        j = i
+        while j >= 0:
+            d.qM[i, j] = la.dot(d.cdof[j], force)
+            j = m.dof_parentid[j]
+        d.qM[i, i] = d.qM[i, i] + m.dof_armature[i]
