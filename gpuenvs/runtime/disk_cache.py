@@ -81,7 +81,7 @@ class _DiskCache(_Cache):
         """The hash of the function and all it reaches, made when first needed: by then every name is bound."""
         if edited_since_start():
             return None
-        with contextlib.suppress(_Unknown):
+        with contextlib.suppress(Unknown):
             return fingerprint(self._function)
         return None
 
@@ -163,7 +163,7 @@ def traced_entry(key: object) -> Path | None:
 # --- what a function is made of --------------------------------------------------------------------------------------
 
 
-class _Unknown(Exception):
+class Unknown(Exception):
     """Something that cannot be hashed reliably: its function is not kept on disk."""
 
 
@@ -249,7 +249,7 @@ def _feed(sink: Any, value: Any, seen: set[int]) -> None:
     elif isinstance(value, type):
         _feed_class(sink, value, seen)
     else:
-        raise _Unknown(f"{type(value)}")
+        raise Unknown(f"{type(value)}")
 
 
 def _feed_class(sink: Any, cls: type, seen: set[int]) -> None:
