@@ -1,4 +1,6 @@
-"""Time stepping: semi-implicit Euler and fourth-order Runge-Kutta (MuJoCo documentation, Computation, "Numerical integration").
+"""Time stepping: semi-implicit Euler and fourth-order Runge-Kutta.
+
+MuJoCo documentation, Computation, "Numerical integration".
 
 How a simulation step uses this, after `forward` has filled `d.qacc` and so on:
 

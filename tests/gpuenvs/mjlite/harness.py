@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from gpuenvs.mjlite.kinematics import Data
 from gpuenvs.mjlite.model import Model, from_mjmodel, load
 
-ASSETS = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
+ASSETS = Path(str(gymnasium.__file__)).parent / "envs" / "mujoco" / "assets"
 
 MODELS = {
     "InvertedPendulum": ("inverted_pendulum", 2),
@@ -32,7 +32,7 @@ MODELS = {
 """Gymnasium's v5 tasks: MJCF file and frame_skip."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def model(name: str) -> Model:
     """The model of a Gymnasium task, with the reference solver exact: Newton, tolerance 0, many iterations."""
     mj = load(ASSETS / f"{MODELS[name][0]}.xml").mj
