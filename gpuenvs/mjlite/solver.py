@@ -24,16 +24,11 @@ from gpuenvs.mjlite.contact_blocks import Block, BodyContacts, PairContact, acro
 from gpuenvs.mjlite.single_rows import FrictionRow, LimitRow
 
 
-def solve(m: Any, d: Any, start: list[Any], limit: int = newton.LIMIT) -> None:
-    """Reads qM, qfrc_smooth, cdof, subtree_com, contact, limits, friction. Writes qacc, qfrc_constraint (nv,) and
-    `along` of each contact: its force along the axes of its frame, (dim,). `start`: any accelerations to start from, (nv,)."""
-    rows = TreeRows(m, d)
-    d.qacc = newton.minimise(rows, start, limit) if rows.blocks or rows.singles else rows.minimum([])
-    rows.finish(d.qacc)
-
-
 class TreeRows:
-    """`newton.Rows` of limits, friction loss and contacts over the kinematic tree."""
+    """`newton.Rows` of limits, friction loss and contacts over the kinematic tree.
+
+    Reads qM, qfrc_smooth, cdof, subtree_com, contact, limits, friction.
+    """
 
     def __init__(self, m: Any, d: Any) -> None:
         self.m, self.d = m, d
@@ -49,6 +44,25 @@ class TreeRows:
         self.blocks: list[Block] = [b for group in self.on_body.values() for b in group.blocks]
         self.blocks += [pair.block for pair in self.pairs]
         self.loaded = self._loaded_bodies()
+
+    def solve(self, start: list[Any], limit: int = newton.LIMIT) -> list[Any]:
+        """The accelerations, (nv,). `start`: any accelerations to begin with."""
+        if not self.blocks and not self.singles:
+            return self.minimum([])
+        return newton.minimise(self, start, limit)
+
+    def forces(self, a: list[Any]) -> None:
+        """Forces at the solution. Writes qfrc_constraint (nv,), and of each contact `along`: its force along `axes` (dim,)."""
+        single, parts = self._split(self.residual(a))
+        total: list[Any] = [0.0] * len(a)
+        for row, y in zip(self.singles, single):
+            force = row.force(y)
+            for i, jac in zip(row.dofs, row.jac):
+                total[i] = total[i] + jac * force
+        self._add_contacts(parts, None, total)
+        for block, y in zip(self.blocks, parts):
+            block.contact.along = block.frame_force(y)
+        self.d.qfrc_constraint = total
 
     def _loaded_bodies(self) -> list[int]:
         """Bodies that carry a contact or have one below them, parents before children."""
@@ -155,19 +169,6 @@ class TreeRows:
             return d1, d2
 
         return at
-
-    def finish(self, a: list[Any]) -> None:
-        """Forces at the solution: `contact.along` and `d.qfrc_constraint`."""
-        single, parts = self._split(self.residual(a))
-        total: list[Any] = [0.0] * len(a)
-        for row, y in zip(self.singles, single):
-            force = row.force(y)
-            for i, jac in zip(row.dofs, row.jac):
-                total[i] = total[i] + jac * force
-        self._add_contacts(parts, None, total)
-        for block, y in zip(self.blocks, parts):
-            block.contact.along = block.frame_force(y)
-        self.d.qfrc_constraint = total
 
 
 def _dofs(m: Any, body: int) -> range:

@@ -64,6 +64,16 @@ class Array:
         self.size, self.kind = size, kind
         self._storage: Any = graph.record_array(size, kind) if graph.recording() else [None] * size
 
+    def grow(self, size: int) -> None:
+        """Make room for at least `size` elements, for those who know how many only once all is recorded."""
+        if size <= self.size:
+            return
+        if graph.recording():
+            graph.resize_array(self._storage, size)
+        else:
+            self._storage += [None] * (size - self.size)
+        self.size = size
+
     def load(self, index: Any) -> Any:
         if graph.recording():
             return graph.record_load(self._storage, index)

@@ -573,6 +573,10 @@ def record_array(size: int, kind: str) -> int:
     return len(program().arrays) - 1
 
 
+def resize_array(number: int, size: int) -> None:
+    program().arrays[number] = (size, program().arrays[number][1])
+
+
 def _element_kind(number: int) -> str:
     return "real" if program().arrays[number][1] == "real" else "index"
 
