@@ -31,8 +31,8 @@ def plane_capsule(plane: Geom, capsule: Geom, reach: float) -> list[Point]:
     return [_sphere(plane, end, capsule.size[0], capsule.axis) for end in ends]
 
 
-def _corner(plane: Geom, pos: Any, dist: Any, exists: Any = True) -> Point:
-    return Point(dist, la.add_scaled(pos, plane.axis, dist * -0.5), plane.axis, None, exists)
+def _corner(plane: Geom, pos: Any, dist: Any) -> Point:
+    return Point(dist, la.add_scaled(pos, plane.axis, dist * -0.5), plane.axis)
 
 
 def plane_cylinder(plane: Geom, cylinder: Geom, reach: float) -> list[Point]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuenvs import trace as T
 from gpuenvs.mjlite import linalg as la
-from gpuenvs.mjlite.shapes import Geom, Point, normalized
+from gpuenvs.mjlite.shapes import FAR, Geom, Point, normalized
 
 
 def _spheres(pos1: Any, radius1: Any, axis1: Any, pos2: Any, radius2: Any, axis2: Any) -> Point:
@@ -66,17 +66,15 @@ def capsule_capsule(a: Geom, b: Geom, reach: float) -> list[Point]:
         ]
         first, second = _first_two(tries, reach)
         return [T.where(parallel, x, y) for x, y in zip(_flat(first), _flat(general))] + [
-            T.where(parallel, x, 0.0) for x in _flat(second)
+            T.where(parallel, x, y) for x, y in zip(_flat(second), NOWHERE)
         ]
 
-    far = general._replace(dist=FAR, pos=[0.0] * 3, normal=[1.0, 0.0, 0.0])
-    values = T.if_(T.any_lane(parallel), ends, _flat(general) + _flat(far))
-    second = _point(values[7:])
-    return [_point(values[:7]), second._replace(exists=parallel, rare=True)]
+    values = T.if_(T.any_lane(parallel), ends, _flat(general) + NOWHERE)
+    return [_point(values[:7]), _point(values[7:])._replace(rare=True)]
 
 
-FAR = 1e10
-"""The distance of a contact point that is not there, m."""
+NOWHERE = [FAR, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]
+"""`_flat` of no point."""
 
 
 def _clamped(x1: Any, x2: Any, coefficients: Any) -> tuple[Any, Any]:
@@ -100,8 +98,7 @@ def _point(values: list[Any]) -> Point:
 
 def _first_two(tries: list[Point], reach: float) -> tuple[Point, Point]:
     """Of four points, in order, the first two that are near enough (both FAR where there are none)."""
-    nothing = [FAR, *[0.0] * 3, 1.0, 0.0, 0.0]
-    first, second = nothing, nothing
+    first, second = NOWHERE, NOWHERE
     one: Any = False
     two: Any = False
     for point in tries:

@@ -39,7 +39,6 @@ class Contact:
         dist: distance of the surfaces, m; negative: penetration.
         pos: (3,) contact point, m.
         frame: (3, 3) unit vectors in the world: normal (from geom1 to geom2), first and second tangent.
-        exists: condition (or True) besides the distance.
         rare: only degenerate poses have it; worth skipping if no env does.
     From `make_constraint`:
         active: condition, the contact acts.
@@ -50,7 +49,7 @@ class Contact:
     def __init__(self, pair: Pair, point: int, found: Point) -> None:
         self.pair, self.point = pair, point
         self.dist, self.pos = found.dist, found.pos
-        self.exists, self.rare = found.exists, found.rare
+        self.rare = found.rare
         self.frame: list[list[Any]] = frame(found.normal, found.tangent)
         self.active: Any = None
         self.D: Any = None

@@ -111,9 +111,9 @@ def _power(x: Any, power: float) -> Any:
     return T.where(x > 0.0, T.exp(T.log(T.where(x > 0.0, x, 1.0)) * power), 0.0)
 
 
-def inverse_regularisation(imp: Any, weight: float, factor: float = 1.0) -> Any:
-    """D = 1 / (factor * max(tiny, (1 - imp) / imp * weight))."""
-    if (1.0 - MAX_IMPEDANCE) / MAX_IMPEDANCE * weight >= la.MINVAL:
+def inverse_regularisation(imp: Any, weight: Any, factor: Any = 1.0, smallest: float | None = None) -> Any:
+    """D = 1 / (factor * max(tiny, (1 - imp) / imp * weight)). `smallest`: a lower bound of a weight that is no float."""
+    if (1.0 - MAX_IMPEDANCE) / MAX_IMPEDANCE * (weight if smallest is None else smallest) >= la.MINVAL:
         return imp / ((1.0 - imp) * (weight * factor))
     return 1.0 / (T.maximum((1.0 - imp) * weight / imp, la.MINVAL) * factor)
 
@@ -189,7 +189,7 @@ def _contact(m: Model, d: Any, contact: Any) -> None:
     pair = contact.pair
     soft = softness(m, pair.solref, pair.solimp)
     depth = contact.dist - pair.margin
-    contact.active = T.all_of(depth < 0.0, contact.exists) if contact.exists is not True else depth < 0.0
+    contact.active = depth < 0.0
     imp = soft.impedance(depth)
     contact.D = T.where(contact.active, inverse_regularisation(imp, *contact_weight(m, pair)), 0.0)
     velocity = contact_velocity(m, d, contact)

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 from gpuenvs import trace as T
 from gpuenvs.mjlite import linalg as la
 
+FAR = 1e10
+"""The distance of a contact point that is not there, m."""
+
 
 class Geom(NamedTuple):
     """A placed shape. Sphere: size[0] radius. Capsule, cylinder: size[0] radius, size[1] half length, along `axis`."""
@@ -18,16 +21,12 @@ class Geom(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One possible contact point.
-
-    Whether the shapes are near enough is not said here: a contact acts where dist < margin and `exists`.
-    """
+    """One possible contact point. It acts where dist < margin; a point that a pose does not have is `FAR` away."""
 
     dist: Any  # m, negative: penetration
     pos: Any  # (3,) midway between the surfaces, m
     normal: Any  # (3,) unit, from the first shape to the second
     tangent: Any = None  # (3,) direction that the first tangent should follow, or None
-    exists: Any = True  # condition besides the distance
     rare: bool = False  # only in degenerate poses: worth skipping if no env has it
 
 
