@@ -30,26 +30,26 @@ def register(spec: EnvSpec) -> EnvSpec:
         DuplicateEnvError: another environment has this id.
     """
     _registry.register(spec)
-    _register_with_gymnasium(spec)
+    _register_with_gymnasium(spec.id, spec.max_episode_steps, spec.reward_threshold)
     return spec
 
 
-def _register_with_gymnasium(spec: EnvSpec) -> None:
+def _register_with_gymnasium(env_id: str, max_episode_steps: int | None, reward_threshold: float | None) -> None:
     import gymnasium
 
-    name = f"gpuenvs/{spec.id}"
+    name = f"gpuenvs/{env_id}"
     if name not in gymnasium.registry:
         gymnasium.register(
             id=name,
             vector_entry_point="gpuenvs.runtime.gym:make_vector_env",
-            max_episode_steps=spec.max_episode_steps,
-            reward_threshold=spec.reward_threshold,
-            kwargs={"env_id": spec.id},
+            max_episode_steps=max_episode_steps,
+            reward_threshold=reward_threshold,
+            kwargs={"env_id": env_id},
         )
 
 
-for _env_id in ids():
-    _register_with_gymnasium(get(_env_id))
+for _env_id, _entry in _registry.BUILTIN.items():
+    _register_with_gymnasium(_env_id, _entry.max_episode_steps, _entry.reward_threshold)
 
 
 def __getattr__(name: str) -> Any:

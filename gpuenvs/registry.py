@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import importlib
+from typing import NamedTuple
 
 from gpuenvs.errors import DuplicateEnvError, UnknownEnvError, near_names
 from gpuenvs.spec import EnvSpec
 
-# One line an environment: its id and the module that holds its SPEC (imported when first asked for).
+
+class Builtin(NamedTuple):
+    """What is known of a built-in environment without importing its module."""
+
+    module: str  # holds its SPEC; imported when first asked for
+    max_episode_steps: int | None
+    reward_threshold: float | None = None
+
+
+# One line an environment.
 BUILTIN = {
-    "CartPole-v1": "gpuenvs.classic.cartpole",
-    "MountainCar-v0": "gpuenvs.classic.mountain_car",
-    "MountainCarContinuous-v0": "gpuenvs.classic.mountain_car_continuous",
-    "Pendulum-v1": "gpuenvs.classic.pendulum",
-    "Acrobot-v1": "gpuenvs.classic.acrobot",
+    "CartPole-v1": Builtin("gpuenvs.classic.cartpole", 500, 475.0),
+    "MountainCar-v0": Builtin("gpuenvs.classic.mountain_car", 200, -110.0),
+    "MountainCarContinuous-v0": Builtin("gpuenvs.classic.mountain_car_continuous", 999, 90.0),
+    "Pendulum-v1": Builtin("gpuenvs.classic.pendulum", 200),
+    "Acrobot-v1": Builtin("gpuenvs.classic.acrobot", 500, -100.0),
 }
 
 _specs: dict[str, EnvSpec] = {}
@@ -43,7 +53,7 @@ def get(env_id: str | EnvSpec) -> EnvSpec:
     if name not in _specs:
         if name not in BUILTIN:
             raise UnknownEnvError(f"unknown environment {env_id!r}{near_names(name, ids())}; `gpurl envs` lists all")
-        _specs[name] = importlib.import_module(BUILTIN[name]).SPEC
+        _specs[name] = importlib.import_module(BUILTIN[name].module).SPEC
     return _specs[name]
 
 

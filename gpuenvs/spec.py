@@ -135,6 +135,17 @@ class EnvSpec:
         """Number of values in one continuous action; 1 for a discrete one."""
         return 1 if self.discrete else int(self.action_space.shape[0])  # type: ignore[index]
 
+    def with_options(self, values: dict[str, Any]) -> tuple[EnvSpec, dict[str, Any]]:
+        """The spec that `configure` makes of those of `values` that are its options, and the other values."""
+        chosen = {name: values[name] for name in self.options if name in values}
+        rest = {name: value for name, value in values.items() if name not in chosen}
+        if not chosen or self.configure is None:
+            return self, rest
+        spec = self.configure(**chosen)
+        if spec.key:  # the same object for what computes the same, whose kernels this process may have compiled already
+            spec = _configured.setdefault((spec.id, spec.key, spec.params), spec)
+        return spec, rest
+
     def with_params(self, overrides: dict[str, Any]) -> tuple[Any, dict[str, np.ndarray]]:
         """Default params with `overrides` set, and apart from them the overrides that are one value per env.
 
@@ -151,8 +162,9 @@ class EnvSpec:
         scalars, arrays = {}, {}
         for name, value in overrides.items():
             if name not in kinds:
+                known = (*kinds, *self.options)
                 raise ConfigError(
-                    f"{self.id} has no parameter {name!r}{near_names(name, kinds)}; it has: {', '.join(kinds)}"
+                    f"{self.id} has no parameter {name!r}{near_names(name, known)}; it has: {', '.join(known)}"
                 )
             array = np.asarray(value)
             if array.dtype.kind not in "fiub":
@@ -164,6 +176,9 @@ class EnvSpec:
             else:
                 arrays[name] = array
         return self.params._replace(**scalars), arrays
+
+
+_configured: dict[tuple[str, bytes, Any], EnvSpec] = {}
 
 
 def field_kinds(cls: type) -> dict[str, str]:

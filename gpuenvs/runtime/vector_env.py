@@ -50,7 +50,8 @@ class BatchEnv:
         threads: most CPU threads a step may use; default and maximum: the cores this process may use.
         env_offset: number of the first row. Row k behaves like row `env_offset + k` of a larger batch.
         max_episode_steps: time limit instead of the spec's own.
-        **params: override the spec's params, each by a number or an array of shape (num_envs,).
+        **params: override the spec's params, each by a number or an array of shape (num_envs,), or set its options, which
+            change what the environment is (see `EnvSpec.configure`); `env.spec` is then another spec.
 
     Raises:
         ConfigError, DeviceError: a bad option; one line that says what to do.
@@ -70,6 +71,7 @@ class BatchEnv:
         max_episode_steps: int | None = None,
         **params: Any,
     ) -> None:
+        spec, params = spec.with_options(params)
         self.spec = spec
         self.num_envs = whole("num_envs", num_envs, 1, 2**31 - 1)
         self.dtype = real_dtype(dtype)
