@@ -70,17 +70,18 @@ class Softness:
     solimp: tuple[float, ...]
 
     def impedance(self, pos: Any) -> Any:
-        """d at pos = position - margin."""
+        """d at pos = position - margin, for pos <= 0: where a row acts."""
         d0, d1, width, middle, power = self.solimp
         if d0 == d1 or width <= la.MINVAL:
             return 0.5 * (d0 + d1)
-        x = T.absolute(pos) * (1.0 / width)
-        x = T.where(x > 1.0, 1.0, x)
+        x = pos * (1.0 / width)  # from 0 down to -1
+        x = T.where(x < -1.0, -1.0, x)
         if power == 1.0:
-            return d0 + x * (d1 - d0)
+            return d0 - x * (d1 - d0)
         rise = (d1 - d0) / middle ** (power - 1.0)
         fall = (d1 - d0) / (1.0 - middle) ** (power - 1.0)
-        return T.where(x <= middle, d0 + _power(x, power) * rise, d1 - _power(1.0 - x, power) * fall)
+        rising = x * x if power == 2.0 else _power(-x, power)
+        return T.where(x >= -middle, d0 + rising * rise, d1 - _power(1.0 + x, power) * fall)
 
 
 def softness(m: Model, solref: tuple[float, ...], solimp: tuple[float, ...]) -> Softness:

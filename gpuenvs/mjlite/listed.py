@@ -38,10 +38,6 @@ from gpuenvs.mjlite.listed_collision import Placed, find, same_or_table
 from gpuenvs.mjlite.model import Model
 from gpuenvs.mjlite.pairs import Pair, candidate_pairs, path
 
-MANY = 48
-"""Contact points from which a model's contacts are listed rather than unrolled."""
-
-
 @dataclass
 class ContactGroup:
     """The touching contacts of one condim and softness; the layout is at the top of this file."""
@@ -79,16 +75,13 @@ class ListedContacts:
     groups: list[ContactGroup]
 
 
-def is_listed(m: Model) -> bool:
-    """Does this model's number of possible contact points call for listed contacts?"""
-    return sum(pair.points for pair in candidate_pairs(m)) >= MANY
-
-
 def list_contacts(m: Model, d: Any) -> None:
     """Find the contacts and compute their rows.
 
-    Reads geom_xpos, geom_xmat, cdof, subtree_com, qvel. Writes listed (a `ListedContacts`).
+    Reads geom_xpos, geom_xmat, cdof, subtree_com, qvel. Writes listed (a `ListedContacts`) and, as there are none
+    of them, contact (empty).
     """
+    d.contact = []
     together: dict[Any, list[Pair]] = {}
     for pair in candidate_pairs(m):
         together.setdefault((pair.dim, pair.solref, pair.solimp, pair.margin, pair.gap), []).append(pair)
