@@ -12,7 +12,14 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(as_json: bool) -> None:
     """List the environments with their sizes, time limits and thresholds."""
-    rows = [_describe(env_id) for env_id in _ids()]
+    from gpuenvs.errors import ModelError
+
+    rows, missing = [], {}
+    for env_id in _ids():
+        try:
+            rows.append(_describe(env_id))
+        except ModelError as error:  # without the mujoco package the others are still there
+            missing.setdefault(str(error), []).append(env_id)
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
@@ -21,6 +28,8 @@ def command(as_json: bool) -> None:
     header = ("environment", "obs", "actions", "time limit", "solved at", "about")
     shown = ("id", "obs_dim", "actions", "max_episode_steps", "reward_threshold", "about")
     print_table(header, [[_text(row[key]) for key in shown] for row in rows], right=(1, 3, 4))
+    for reason, ids in missing.items():
+        click.echo(f"{', '.join(ids)}: {reason}")
 
 
 def _ids() -> list[str]:

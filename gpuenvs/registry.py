@@ -24,6 +24,17 @@ BUILTIN = {
     "MountainCarContinuous-v0": Builtin("gpuenvs.classic.mountain_car_continuous", 999, 90.0),
     "Pendulum-v1": Builtin("gpuenvs.classic.pendulum", 200),
     "Acrobot-v1": Builtin("gpuenvs.classic.acrobot", 500, -100.0),
+    "InvertedPendulum-v5": Builtin("gpuenvs.mjlite.tasks.inverted_pendulum", 1000, 950.0),
+    "InvertedDoublePendulum-v5": Builtin("gpuenvs.mjlite.tasks.inverted_double_pendulum", 1000, 9100.0),
+    "Reacher-v5": Builtin("gpuenvs.mjlite.tasks.reacher", 50, -3.75),
+    "Pusher-v5": Builtin("gpuenvs.mjlite.tasks.pusher", 100, 0.0),
+    "Swimmer-v5": Builtin("gpuenvs.mjlite.tasks.swimmer", 1000, 360.0),
+    "Hopper-v5": Builtin("gpuenvs.mjlite.tasks.hopper", 1000, 3800.0),
+    "HalfCheetah-v5": Builtin("gpuenvs.mjlite.tasks.half_cheetah", 1000, 4800.0),
+    "Walker2d-v5": Builtin("gpuenvs.mjlite.tasks.walker2d", 1000),
+    "Ant-v5": Builtin("gpuenvs.mjlite.tasks.ant", 1000, 6000.0),
+    "Humanoid-v5": Builtin("gpuenvs.mjlite.tasks.humanoid", 1000),
+    "HumanoidStandup-v5": Builtin("gpuenvs.mjlite.tasks.humanoid_standup", 1000),
 }
 
 _specs: dict[str, EnvSpec] = {}

@@ -249,7 +249,7 @@ class Task:
             code = disk_cache.fingerprint(tuple(self._functions.values()))
         except disk_cache.Unknown:
             return b""
-        layout = (self.frame_skip, self._state_keys, self._watched, tuple(self._functions))
+        layout = (self.frame_skip, self.camera, self._state_keys, self._watched, tuple(self._functions))
         return hashlib.sha256(self.model.key() + repr((code, layout)).encode()).digest()
 
     # --- Gymnasium's own environment -------------------------------------------------------------------------------------

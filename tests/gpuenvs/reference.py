@@ -14,8 +14,9 @@ import numpy as np
 
 import gpuenvs
 from gpuenvs.spec import EnvSpec
+from tests.gpuenvs.classic import CLASSIC
 
-IDS = [env_id for env_id in gpuenvs.ids() if gpuenvs.get(env_id).reference is not None]
+IDS = [env_id for env_id in CLASSIC if gpuenvs.get(env_id).reference is not None]
 
 
 def reference_env(spec: EnvSpec) -> Any:

@@ -12,11 +12,12 @@ import torch
 import gpuenvs
 from gpuenvs.errors import ActionError, ConfigError, DeviceError, GpurlError
 from gpuenvs.spec import EnvSpec
+from tests.gpuenvs.classic import CLASSIC
 from tests.gpuenvs.reference import batch_steps
 from tests.gpuenvs.sampling import random_actions, sample_states
 
 MODES = ("same_step", "next_step", "disabled")
-ALL_IDS = gpuenvs.ids()
+ALL_IDS = CLASSIC
 
 every_env = pytest.mark.parametrize("env_id", ALL_IDS)
 every_mode = pytest.mark.parametrize("mode", MODES)

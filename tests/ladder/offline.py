@@ -31,6 +31,7 @@ from gpuenvs import scalar
 from gpuenvs.runtime.buffers import AUTORESET_MODES, SAME_STEP, make_layout
 from gpuenvs.runtime.cuda_source import python_kernel
 from gpuenvs.spec import EnvSpec
+from tests.gpuenvs.classic import CLASSIC
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
 
@@ -54,7 +55,7 @@ def cases() -> list[Case]:
     Beginning and observing a row do not depend on the mode but for buffer offsets.
     """
     found = []
-    for env_id in gpuenvs.ids():
+    for env_id in CLASSIC:
         for real, modes in (("float32", AUTORESET_MODES), ("float64", (SAME_STEP,))):
             found += [Case(env_id, real, mode, "step_kernel") for mode in modes]
             found += [Case(env_id, real, SAME_STEP, name) for name in ("begin_kernel", "observe_kernel")]
