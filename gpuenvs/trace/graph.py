@@ -304,6 +304,8 @@ def apply(op: str, *operands: Any) -> Value:
         return x if x.kind == "flag" else _pure("any", "flag", (x,)) if x.constant is None else constant(x.constant, "flag")
     kind = next((k for k in kinds if k not in ("bool", "flag")), kinds[0])
     args = tuple(as_value(x, kind) for x in operands)
+    if {a.kind for a in args} == {"bool", "flag"}:
+        kind, args = "bool", tuple(convert(a, "bool") for a in args)
     if any(a.kind != kind for a in args):
         raise TraceError(f"{op} of {' and '.join(a.kind for a in args)}: convert first")
     folded = _fold(op, kind, args)

@@ -37,7 +37,7 @@ class Printer:
         lanes: envs of one vector; 1 prints scalars.
     """
 
-    pointer = "ptr"
+    table_space = ""  # address space of constants, with a leading blank
 
     def __init__(self, program: Program, real: str, lanes: int) -> None:
         self.program, self.real, self.lanes = program, real, lanes
@@ -209,7 +209,7 @@ class Printer:
 
     def _op_select(self, v: Value) -> str:
         c, a, b = v.args
-        return f"select {self.type('bool')} {self.name(c)}, {self.type(a.kind)} {self.name(a)}, {self.type(b.kind)} {self.name(b)}"
+        return f"select {self.type(c.kind)} {self.name(c)}, {self.type(a.kind)} {self.name(a)}, {self.type(b.kind)} {self.name(b)}"
 
     def _op_neg(self, v: Value) -> str:
         return f"fneg {self.type('real')} {self.name(v.args[0])}"
@@ -312,7 +312,7 @@ class Printer:
     def spread(self, scalar_name: str, element: str) -> str:
         """A scalar in every lane."""
         if self.lanes == 1:
-            return f"freeze {element} {scalar_name}"
+            return f"bitcast {element} {scalar_name} to {element}"
         vector = self.vector(element)
         first = self.set(f"insertelement {vector} poison, {element} {scalar_name}, i64 0")
         return f"shufflevector {vector} {first}, {vector} poison, <{self.lanes} x i32> zeroinitializer"
@@ -367,14 +367,16 @@ class Printer:
         return lines
 
     def global_table(self, number: int, kind: str, size: int, items: str) -> str:
-        return f"@table{number} = private unnamed_addr constant [{size} x {kind}] [{items}]"
+        space = self.table_space.strip()
+        return f"@table{number} = internal {space} constant [{size} x {kind}] [{items}]"
 
     def _op_table(self, v: Value) -> str:
         size = len(self.program.tables[v.attr])
         kind = self.scalar["real"] if v.kind == "real" else "i64"
-        whole = f"[{size} x {kind}]"
-        pointer = self.set(f"getelementptr inbounds {whole}, ptr @table{v.attr}, i64 0, i64 {self.name(v.args[0])}")
-        loaded = self.set(f"load {kind}, ptr {pointer}")
+        whole, space = f"[{size} x {kind}]", self.table_space
+        table, entry = self.star(whole + space), self.star(kind + space)
+        pointer = self.set(f"getelementptr inbounds {whole}, {table} @table{v.attr}, i64 0, i64 {self.name(v.args[0])}")
+        loaded = self.set(f"load {kind}, {entry} {pointer}")
         return self.spread(loaded, kind) if v.kind == "real" else f"add i64 {loaded}, 0"
 
 
