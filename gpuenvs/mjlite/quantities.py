@@ -6,7 +6,7 @@ site or actuator in the MJCF, or by number.
 | quantity | row | numbers |
 |---|---|---|
 | `qpos` | joint | 1 (slide m, hinge rad), 4 (ball quaternion), 7 (free: position, quaternion) |
-| `qvel`, `qacc`, `qfrc_actuator`, `qfrc_bias`, `qfrc_constraint`, `qfrc_passive`, `qfrc_smooth` | joint | 1, 3 (ball), 6 (free) |
+| `qvel`, `qacc`, forces `qfrc_actuator`, `_bias`, `_constraint`, `_passive`, `_smooth` | joint | 1, 3 (ball), 6 (free) |
 | `xpos`, `xipos`, `subtree_com` | body | 3: frame, centre of mass, centre of mass of it and all below it, m |
 | `xquat`, `xmat`, `ximat` | body | 4, 9, 9: orientation |
 | `cinert`, `cvel`, `cfrc_ext` | body | 10, 6, 6: inertia, velocity, contact wrench about the tree's centre of mass |
@@ -86,7 +86,14 @@ class Names:
             starts = [int(start) for start in address]
             spans = [range(start, start + sizes[type_]) for start, (_, type_) in zip(starts, joints)]
             self._rows[kind] = {name: span for (name, _), span in zip(joints, spans) if name}
-        self.counts = {"body": mj.nbody, "geom": mj.ngeom, "site": mj.nsite, "joint": mj.njnt, "qpos": mj.nq, "dof": mj.nv}
+        self.counts = {
+            "body": mj.nbody,
+            "geom": mj.ngeom,
+            "site": mj.nsite,
+            "joint": mj.njnt,
+            "qpos": mj.nq,
+            "dof": mj.nv,
+        }
         self._labels = {kind: self._label(kind) for kind in self.counts}
 
     def _label(self, kind: str) -> list[str]:
@@ -175,7 +182,9 @@ class Quantities:
         initial_qpos: the model's own qpos0.
     """
 
-    def __init__(self, names: Names, read: Callable[[Key], Any], timestep: float, dt: float, qpos0: list[float]) -> None:
+    def __init__(
+        self, names: Names, read: Callable[[Key], Any], timestep: float, dt: float, qpos0: list[float]
+    ) -> None:
         self._names, self._read = names, read
         self.timestep, self.dt, self.initial_qpos = timestep, dt, qpos0
 

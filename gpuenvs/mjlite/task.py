@@ -44,6 +44,7 @@ from gymnasium.spaces import Box
 from gpuenvs.errors import SpecError
 from gpuenvs.mjlite.model import Model, load
 from gpuenvs.mjlite.quantities import Key, Names, Quantities, Row, sort_key
+from gpuenvs.mjlite.reading import from_data, initial_values, is_below, read
 from gpuenvs.mjlite.start import Start
 from gpuenvs.runtime import disk_cache
 from gpuenvs.spec import EnvSpec, Reference
@@ -113,7 +114,7 @@ class Task:
     def _scan(self) -> None:
         """Call the functions once with two environments' worth of plain numbers, to see what they read and return."""
         seen: dict[str, set[Key]] = {"now": set(), "before": set(), "after": set()}
-        values = _initial_values(self.model)
+        values = initial_values(self.model)
 
         def moment(name: str) -> Quantities:
             def read(key: Key) -> np.ndarray:
@@ -186,7 +187,9 @@ class Task:
             return sum(out.values()), out
         if isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], dict):
             return out
-        raise SpecError(f"{self.id}: reward must return a dict of terms or (total, dict of terms), got {type(out).__name__}")
+        raise SpecError(
+            f"{self.id}: reward must return a dict of terms or (total, dict of terms), got {type(out).__name__}"
+        )
 
     def _info(self, before: Quantities, action: Any, after: Quantities, params: Any) -> dict[str, Any]:
         return dict(self._call("info", before, action, after, params) or {})
@@ -201,7 +204,9 @@ class Task:
         watch = [key for key in self._kept if key.field != _NO_CONTACT_FORCES_YET]
         found: dict[Key, Any] = {}
         if watch:
-            values = self._physics().reset_forward(self.model, qpos, qvel, lambda d: [_read(self.model, d, k) for k in watch])
+            values = self._physics().reset_forward(
+                self.model, qpos, qvel, lambda d: [read(self.model, d, k) for k in watch]
+            )
             found = dict(zip(watch, values, strict=True))
         return self.state(*qpos, *qvel, *(found.get(key, 0.0) for key in self._kept))
 
@@ -214,7 +219,9 @@ class Task:
             self.model, qpos, qvel, list(action), self.frame_skip, self._watch
         )
         new = self.state(*qpos, *qvel, *watched[: len(self._kept)])
-        after = self._moment((*self._state_keys, *self._watched[len(self._kept) :]), (*new, *watched[len(self._kept) :]))
+        after = self._moment(
+            (*self._state_keys, *self._watched[len(self._kept) :]), (*new, *watched[len(self._kept) :])
+        )
         reward, terms = self._reward(before, action, after, params)
         ended = self._call("terminated", after, params)
         more = self._info(before, action, after, params)
@@ -227,7 +234,7 @@ class Task:
     def _watch(self, d: Any) -> list[Any]:
         if any(key.field == "cfrc_ext" for key in self._watched):
             self._physics().rne_post_constraint(self.model, d)
-        return [_read(self.model, d, key) for key in self._watched]
+        return [read(self.model, d, key) for key in self._watched]
 
     def _physics(self) -> Any:
         if self.physics is not None:
@@ -262,13 +269,13 @@ class Task:
         for key, value in zip(self._kept, values[nq + nv :], strict=True):
             place = getattr(env.data, key.field)
             if key.field == "subtree_com":  # Gymnasium sums the bodies' own centres of mass, so they move along
-                below = [b for b in range(self.model.nbody) if _is_below(self.model, b, key.row)]
+                below = [b for b in range(self.model.nbody) if is_below(self.model, b, key.row)]
                 env.data.xipos[below, key.component] += value - place[key.row, key.component]
             place[(key.row, key.component) if place.ndim == 2 else key.row] = value
 
     def from_reference(self, env: Any) -> Any:
         """The State that a Gymnasium MuJoCo environment is in, watched quantities as its mjData holds them."""
-        return self.state(*(_from_data(env.data, key) for key in self._state_keys))
+        return self.state(*(from_data(env.data, key) for key in self._state_keys))
 
 
 def task_spec(
@@ -371,40 +378,3 @@ def _flat(values: Any) -> Iterable[Any]:
             yield from _flat(value)
         else:
             yield value
-
-
-def _read(model: Model, d: Any, key: Key) -> Any:
-    """The number `key` in the physics' data `d`."""
-    if key.field == "subtree_com":
-        return _subtree_com(model, d, key.row)[key.component]
-    value = getattr(d, key.field)[key.row]
-    return value[key.component] if isinstance(value, list | tuple) else value
-
-
-def _subtree_com(model: Model, d: Any, body: int) -> list[Any]:
-    """Centre of mass of `body` and all below it (3), or the body's own where there is no mass."""
-    mass = model.body_subtreemass[body]
-    if not mass:
-        return list(d.xipos[body])
-    below = [b for b in range(model.nbody) if model.body_mass[b] and _is_below(model, b, body)]
-    return [sum((model.body_mass[b] / mass) * d.xipos[b][k] for b in below) for k in range(3)]
-
-
-def _is_below(model: Model, body: int, ancestor: int) -> bool:
-    while body > ancestor:
-        body = model.body_parentid[body]
-    return body == ancestor
-
-
-def _from_data(data: Any, key: Key) -> float:
-    value = getattr(data, key.field)[key.row]
-    return float(value[key.component] if np.ndim(value) else value)
-
-
-def _initial_values(model: Model) -> Callable[[Key], float]:
-    """What MuJoCo computes at qpos0, to call a task's functions with."""
-    import mujoco
-
-    data = mujoco.MjData(model.mj)
-    mujoco.mj_forward(model.mj, data)
-    return lambda key: _from_data(data, key)

@@ -11,7 +11,6 @@ import numba
 import numpy as np
 import pytest
 
-import gpuenvs
 from gpuenvs import rng
 from tests.gpuenvs.classic import CLASSIC
 from tests.ladder.rollout import differences, draw_scenario, play, variants

@@ -42,7 +42,9 @@ class Params(NamedTuple):
 
 def contact_forces(bodies, params):
     return [
-        T.clip(force, params.contact_force_range_low, params.contact_force_range_high) for body in bodies for force in body
+        T.clip(force, params.contact_force_range_low, params.contact_force_range_high)
+        for body in bodies
+        for force in body
     ]
 
 

@@ -23,7 +23,7 @@ def model_file(name: str | Path) -> Path:
     else:
         import gymnasium
 
-        assets = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
+        assets = Path(str(gymnasium.__file__)).parent / "envs" / "mujoco" / "assets"
         path = assets / name
         if not assets.is_dir():
             raise ModelError(f"Gymnasium's MuJoCo models are missing ({assets}); reinstall gymnasium, or pass xml_file")

@@ -30,7 +30,13 @@ class EnginePhysics:
         """`control_step` has called it on each mjData."""
 
     def control_step(
-        self, m: Any, qpos: list[Any], qvel: list[Any], ctrl: list[Any], frame_skip: int, watch: Callable[[Any], list[Any]]
+        self,
+        m: Any,
+        qpos: list[Any],
+        qvel: list[Any],
+        ctrl: list[Any],
+        frame_skip: int,
+        watch: Callable[[Any], list[Any]],
     ) -> tuple[list[Any], list[Any], list[Any]]:
         def step(data: Any, row: np.ndarray) -> None:
             data.ctrl[:] = row
