@@ -16,12 +16,13 @@ Runge-Kutta, four stages per step. State and carry are flat lists of scalars, so
     After stage 3, (qpos, qvel) is the state at the step's end, and carry is fit for the next step (as `rk4_start` gives it).
 
 Since MuJoCo 4.0 the Runge-Kutta slope of an orientation is a tangent vector at the step's start: with u the rotation vector
-from there to the stage's orientation, a stage's angular velocity w counts as w + u x w / 2 + c(|u|) u x (u x w), where
-c(t) = (1 - t/2 cot(t/2)) / t^2.
+from there to the stage's orientation, |u| <= pi, an angular velocity w at the stage counts as
+    w + u x w / 2 + c(|u|) u x (u x w),  c(t) = (1 - t/2 cot(t/2)) / t^2.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from gpuenvs import trace as T
@@ -96,22 +97,29 @@ def integrate_pos(m: Model, qpos: list[Any], move: list[Any], tangents: list[Any
             square = la.dot(turn, turn)
             still = square < la.MINVAL**2
             angle = T.sqrt(T.where(still, 1.0, square))
+            inverse = 1.0 / angle
             sine, cosine = T.sincos(0.5 * angle)
-            half = T.where(still, 0.5, sine / angle)
+            half = T.where(still, 0.5, sine * inverse)
             rotation = [T.where(still, 1.0, cosine), *la.scale(turn, half)]
             out[q : q + 4] = la.quat_mul(la.quat_normalize(qpos[q : q + 4]), rotation)
             if tangents is not None:
-                tangents += [*turn, _coefficient(square, angle, sine, cosine)]
+                tangents += _shortest(turn, square, angle, inverse, sine, cosine)
         else:
             out[q] = qpos[q] + move[v]
     return out
 
 
-def _coefficient(square: Any, angle: Any, sine: Any, cosine: Any) -> Any:
-    """c(t) = (1 - t/2 cot(t/2)) / t^2 given t^2, t, sin(t/2), cos(t/2); its series where t is small."""
+def _shortest(turn: list[Any], square: Any, angle: Any, inverse: Any, sine: Any, cosine: Any) -> list[Any]:
+    """u (3) and c(|u|) of a rotation vector, given its squared length, its length t, 1/t, sin(t/2) and cos(t/2).
+
+    u is the shortest rotation vector of the same rotation; c comes from a series where t is small.
+    """
+    turns = T.floor(angle * (0.5 / math.pi) + 0.5)
+    shorter = 1.0 - turns * (2.0 * math.pi) * inverse
+    square, angle = square * (shorter * shorter), angle * shorter
     small = square < 1e-4
-    exact = (1.0 - 0.5 * angle * cosine / T.where(small, 1.0, sine)) / T.where(small, 1.0, square)
-    return T.where(small, 1.0 / 12.0 + square / 720.0, exact)
+    exact = (sine - 0.5 * angle * cosine) / T.where(small, 1.0, sine * square)
+    return [*la.scale(turn, shorter), T.where(small, 1.0 / 12.0 + square / 720.0, exact)]
 
 
 def _tangent(w: list[Any], u: list[Any], c: Any) -> list[Any]:

@@ -192,10 +192,8 @@ def load(source: str | Path) -> Model:
     except ImportError as error:
         raise ModelError("MuJoCo models need the mujoco package: pip install 'gpurl[mujoco]'") from error
     text = str(source)
-    log, heard = logging.getLogger(__name__), mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(
-        lambda message: log.info("%s", message)
-    )  # MuJoCo would write a file in the working directory
+    heard = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(logging.getLogger(__name__).info)  # MuJoCo's own handler writes a file where it stands
     try:
         if text.lstrip().startswith("<"):
             mj = mujoco.MjModel.from_xml_string(text)
@@ -229,7 +227,11 @@ def from_mjmodel(mj: Any) -> Model:
     values["actuator_trnid"] = tuple(row[0] for row in values["actuator_trnid"])
     values["actuator_disabled"] = tuple(int(_actuator_disabled(mj, i)) for i in range(mj.nu))
     values.update(_flags(mj, values))
-    return Model(**values)
+    model = Model(**values)
+    from gpuenvs.mjlite.pairs import candidate_pairs  # here, as it builds on Model
+
+    candidate_pairs(model)  # refuses geoms that can touch but have no collider
+    return model
 
 
 def _flags(mj: Any, values: dict[str, Any]) -> dict[str, Any]:

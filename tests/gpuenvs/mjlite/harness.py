@@ -54,6 +54,7 @@ def states(m: Model, n: int, seed: int = 0, steps: int = 60) -> tuple[np.ndarray
     """
     rng = np.random.default_rng(seed)
     data = mujoco.MjData(m.mj)
+    tolerance, m.mj.opt.tolerance = m.mj.opt.tolerance, 1e-8  # sampling needs no exact solver
     out: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     trajectory = 0
     while len(out) < n:
@@ -70,6 +71,7 @@ def states(m: Model, n: int, seed: int = 0, steps: int = 60) -> tuple[np.ndarray
             for _ in range(3):
                 mujoco.mj_step(m.mj, data)
         trajectory += 1
+    m.mj.opt.tolerance = tolerance
     return tuple(np.array(column) for column in zip(*out[:n]))  # type: ignore[return-value]
 
 
