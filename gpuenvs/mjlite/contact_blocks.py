@@ -82,31 +82,74 @@ class Block:
         return [-(s * f) for s, f in zip(self.scales, self.times(self.stiffness(x), x))]
 
 
-class BodyContacts:
-    """The contacts of one moving body with what does not move."""
+class Contacts:
+    """The contact points of one pair of geoms: nothing is computed for them unless some env of the vector has one.
 
-    def __init__(self, m: Any, d: Any, body: int) -> None:
-        self.body, self.origin = body, d.subtree_com[m.body_rootid[body]]
+    Attributes:
+        blocks: the contacts.
+    """
+
+    def __init__(self) -> None:
         self.blocks: list[Block] = []
+
+    def add(self, contact: Any) -> None:
+        """One more contact point of the pair."""
+        raise NotImplementedError
+
+    def touching(self) -> Any:
+        """Uniform condition: some env has one of the contacts."""
+        return T.any_lane(T.any_of(*[block.D > 0.0 for block in self.blocks]))
+
+    def rows(self, motion: Any) -> list[list[Any]]:
+        """x of each block at a motion: accelerations (nv,), or the body's spatial acceleration (6,)."""
+        raise NotImplementedError
+
+    def residual(self, motion: Any) -> list[Any]:
+        """x of all blocks, one list."""
+        size = sum(block.size for block in self.blocks)
+        return T.if_(self.touching(), lambda: [x for part in self.rows(motion) for x in part], [0.0] * size)
+
+    def follow(self, parts: list[list[Any]], motion: Any) -> tuple[list[Any], Any]:
+        """`residual`, and the condition that other edges are active there than at `parts`."""
+
+        def look() -> list[Any]:
+            after = self.rows(motion)
+            changed = [
+                u != v
+                for block, x, y in zip(self.blocks, parts, after)
+                for u, v in zip(block.edge_weights(x), block.edge_weights(y))
+            ]
+            return [*(x for part in after for x in part), T.any_of(*changed)]
+
+        *residual, different = T.if_(self.touching(), look, [*(x for part in parts for x in part), False])
+        return residual, different
+
+
+class BodyContacts(Contacts):
+    """Contacts of a moving body, `body`, with something that does not move."""
+
+    def __init__(self, m: Any, d: Any, pair: Any) -> None:
+        super().__init__()
+        self.body = pair.moving1 or pair.moving2
+        self.origin = d.subtree_com[m.body_rootid[self.body]]
         self.arms: list[list[Any]] = []
 
     def add(self, contact: Any) -> None:
         self.blocks.append(Block(contact, 1.0 if contact.pair.moving2 == self.body else -1.0))
         self.arms.append(la.sub(contact.pos, self.origin))
 
-    def residual(self, twist: list[Any]) -> list[Any]:
+    def rows(self, motion: Any) -> list[list[Any]]:
         out = []
         for block, arm in zip(self.blocks, self.arms):
-            velocity = la.add(twist[3:], la.cross(twist[:3], arm))
-            out += [la.dot(axis, velocity) - ref for axis, ref in zip(block.axes, block.aref)]
+            velocity = la.add(motion[3:], la.cross(motion[:3], arm))
+            out.append([la.dot(axis, velocity) - ref for axis, ref in zip(block.axes, block.aref)])
         return out
 
     def load(self, parts: list[list[Any]], newton: bool) -> tuple[list[Any], list[Any]]:
-        """Stiffness (21) and wrench (6) of the body; skipped when no env of the vector has a contact here.
+        """Stiffness (21) and wrench (6) of the body.
 
         Without `newton` the stiffness is 0 and the wrench that of the contact forces at x, instead of A aref.
         """
-        touching = T.any_lane(T.any_of(*[block.D > 0.0 for block in self.blocks]))
 
         def sums() -> list[Any]:
             total: list[Any] = [0.0] * 27
@@ -115,7 +158,7 @@ class BodyContacts:
                 total = [u + v for u, v in zip(total, mine)]
             return total
 
-        total = T.if_(touching, sums, [0.0] * 27)
+        total = T.if_(self.touching(), sums, [0.0] * 27)
         return total[:21], total[21:]
 
     @staticmethod
@@ -159,43 +202,56 @@ def spatial(matrix: list[list[Any]], arm: list[Any]) -> list[Any]:
     return out
 
 
-class PairContact:
-    """A contact between two moving bodies, by its Jacobian over the dofs that move one of them."""
+class PairContacts(Contacts):
+    """Contacts between two moving bodies, by their Jacobian over the dofs that move one of them but not the other."""
 
-    def __init__(self, m: Any, d: Any, contact: Any) -> None:
-        self.block = Block(contact)
-        self.rows: dict[int, list[Any]] = {}
-        for i, side in path(m, contact.pair.moving1, contact.pair.moving2):
-            arm = la.sub(contact.pos, d.subtree_com[m.body_rootid[m.dof_bodyid[i]]])
-            velocity = la.add(d.cdof[i][3:], la.cross(d.cdof[i][:3], arm))
-            row = [la.dot(axis, velocity) for axis in self.block.axes]
-            self.rows[i] = row if side > 0 else la.neg(row)
-        self.dofs = list(self.rows)
+    def __init__(self, m: Any, d: Any, pair: Any) -> None:
+        super().__init__()
+        self.m, self.d = m, d
+        self.path = path(m, pair.moving1, pair.moving2)
 
-    def residual(self, a: list[Any]) -> list[Any]:
-        out = la.neg(self.block.aref)
-        for i, row in self.rows.items():
-            out = la.add_scaled(out, row, a[i])
+    def add(self, contact: Any) -> None:
+        self.blocks.append(Block(contact))
+
+    def jacobian(self, block: Block) -> list[list[Any]]:
+        """Per dof of the path, its effect on each direction. Computed where needed: most pairs hardly ever touch."""
+        out = []
+        for i, side in self.path:
+            arm = la.sub(block.contact.pos, self.d.subtree_com[self.m.body_rootid[self.m.dof_bodyid[i]]])
+            velocity = la.add(self.d.cdof[i][3:], la.cross(self.d.cdof[i][:3], arm))
+            row = [la.dot(axis, velocity) for axis in block.axes]
+            out.append(row if side > 0 else la.neg(row))
         return out
 
-    def add(self, x: list[Any], matrix: dict[tuple[int, int], Any] | None, right: list[Any]) -> None:
+    def rows(self, motion: Any) -> list[list[Any]]:
+        out = []
+        for block in self.blocks:
+            row = la.neg(block.aref)
+            for (i, _), effect in zip(self.path, self.jacobian(block)):
+                row = la.add_scaled(row, effect, motion[i])
+            out.append(row)
+        return out
+
+    def add_terms(self, parts: list[list[Any]], matrix: dict[tuple[int, int], Any] | None, right: list[Any]) -> None:
         """Adds J'A J and J'A aref to the system; without a matrix the force -J'A x to `right`."""
-        places = [(i, j) for i in self.dofs for j in self.dofs if j <= i] if matrix is not None else []
+        dofs = [i for i, _ in self.path]
+        count = len(dofs)
+        places = [(i, j) for i in range(count) for j in range(i + 1)] if matrix is not None else []
 
         def terms() -> list[Any]:
-            stiffness = self.block.stiffness(x)
-            pushes = self.block.times(stiffness, self.block.aref if matrix is not None else la.neg(x))
-            columns = {i: self.block.times(stiffness, row) for i, row in self.rows.items()} if places else {}
-            return [
-                *(la.dot(self.rows[i], pushes) for i in self.dofs),
-                *(la.dot(self.rows[j], columns[i]) for i, j in places),
-            ]
+            total: list[Any] = [0.0] * (count + len(places))
+            for block, x in zip(self.blocks, parts):
+                jacobian, stiffness = self.jacobian(block), block.stiffness(x)
+                pushes = block.times(stiffness, block.aref if matrix is not None else la.neg(x))
+                columns = [block.times(stiffness, row) for row in jacobian]
+                mine = [la.dot(row, pushes) for row in jacobian] + [la.dot(jacobian[j], columns[i]) for i, j in places]
+                total = la.add(total, mine)
+            return total
 
-        count = len(self.dofs)
-        found = T.if_(T.any_lane(self.block.D > 0.0), terms, [0.0] * (count + len(places)))
-        for i, push in zip(self.dofs, found):
+        found = T.if_(self.touching(), terms, [0.0] * (count + len(places)))
+        for i, push in zip(dofs, found):
             right[i] = right[i] + push
         if matrix is not None:
-            for place, term in zip(places, found[count:]):
-                matrix[place] = matrix.get(place, 0.0) + term
-
+            for (i, j), term in zip(places, found[count:]):
+                key = dofs[i], dofs[j]
+                matrix[key] = matrix.get(key, 0.0) + term

@@ -134,11 +134,12 @@ class _Watched:
         self._m, self._watch = m, watch
         self._kept, self._count = T.Array(1), 0
 
-    def store(self, d: Data, condition: Any) -> None:
-        """Keep what `watch` reads if the uniform `condition` holds."""
+    def store(self, d: Data, condition: Any, qacc: list[Any]) -> None:
+        """Keep what `watch` reads if the uniform `condition` holds; qacc is what the step then reports as such."""
 
         def keep() -> list[Any]:
             constraint_forces(self._m, d)
+            d.qacc = qacc
             values = self._watch(d)
             self._count = len(values)
             self._kept.grow(self._count)
@@ -155,7 +156,7 @@ class _Watched:
 def _euler(m: Model, values: list[Any], ctrl: list[Any], watched: _Watched, last: Any, listed: bool | None) -> list[Any]:
     d = Data(values[: m.nq], values[m.nq : m.nq + m.nv], ctrl)
     forward(m, d, values[m.nq + m.nv :], listed)
-    watched.store(d, last)
+    watched.store(d, last, d.qacc)
     acceleration, damped = d.qacc, integrate.damped_inertia(m, d)
     if damped is not None:
         acceleration = factor.solve(factor.factorize(damped, m.nv), factor.product(d.qM, d.qacc))
@@ -172,8 +173,10 @@ def _runge_kutta(
     def stage(k: Any, *carried: Any) -> list[Any]:
         d = Data(carried[: m.nq], carried[m.nq : m.nq + m.nv], ctrl)
         forward(m, d, list(carried[m.nq + m.nv : size]), listed)
-        watched.store(d, last & (k == 3))
+        found = d.qacc
         qpos, qvel, sums = integrate.rk4_stage(m, k, qpos0, qvel0, d, list(carried[size:]))
-        return [*qpos, *qvel, *d.qacc, *sums]
+        mean = [(after - before) * (1.0 / m.timestep) for after, before in zip(qvel, qvel0)]
+        watched.store(d, last & (k == 3), mean)
+        return [*qpos, *qvel, *found, *sums]
 
     return T.loop(4, stage, [*values, *integrate.rk4_start(m)])[:size]

@@ -24,8 +24,8 @@ from gpuenvs import trace as T
 
 LIMIT = 30
 """Most turns; well-posed states need less than ten."""
-PLAIN = 2
-"""Turns that take the full step untested; a search along the line costs as much as a turn and is seldom needed."""
+PLAIN = 4
+"""Turns that take the full step untested: a search along the line costs as much as a turn and seldom saves one."""
 SEARCH = 3
 """Steps of one line search."""
 
@@ -34,15 +34,15 @@ class Rows(Protocol):
     """The constraint rows as the iteration sees them. x = J a - aref, (any number of scalars); a: accelerations, (nv,)."""
 
     def residual(self, a: list[Any]) -> list[Any]:
-        """x at a."""
+        """x at a; what belongs to rows that exist in no env is of no matter."""
         ...
 
     def minimum(self, x: list[Any]) -> list[Any]:
         """a of least cost for the set of rows active at x."""
         ...
 
-    def changed(self, x: list[Any], y: list[Any]) -> Any:
-        """Condition: the sets active at x and at y differ."""
+    def follow(self, x: list[Any], b: list[Any]) -> tuple[list[Any], Any]:
+        """x at b, and the condition that its set of active rows differs from that at the given x."""
         ...
 
     def slope(self, a: list[Any], b: list[Any], x: list[Any], y: list[Any]) -> Callable[[Any], tuple[Any, Any]]:
@@ -68,8 +68,7 @@ def minimise(rows: Rows, start: list[Any], limit: int = LIMIT, plain: int = PLAI
         a, left = list(state[:n]), iter(state[n:])
         x = [0.0 if z else next(left) for z in zero]
         b = rows.minimum(x)
-        y = rows.residual(b)
-        changed = rows.changed(x, y)
+        y, changed = rows.follow(x, b)
         searching = changed & (count >= float(plain))
 
         def between() -> list[Any]:

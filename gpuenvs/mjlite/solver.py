@@ -20,7 +20,8 @@ from typing import Any
 
 from gpuenvs import trace as T
 from gpuenvs.mjlite import factor, newton
-from gpuenvs.mjlite.contact_blocks import Block, BodyContacts, PairContact, across
+from gpuenvs.mjlite import linalg as la
+from gpuenvs.mjlite.contact_blocks import Block, BodyContacts, Contacts, PairContacts, across
 from gpuenvs.mjlite.single_rows import FrictionRow, LimitRow
 
 
@@ -33,16 +34,16 @@ class TreeRows:
     def __init__(self, m: Any, d: Any) -> None:
         self.m, self.d = m, d
         self.singles = [LimitRow(row) for row in d.limits] + [FrictionRow(row) for row in d.friction]
-        self.on_body: dict[int, BodyContacts] = {}
-        self.pairs: list[PairContact] = []
+        groups: dict[int, Contacts] = {}
         for contact in d.contact:
-            moving = [b for b in (contact.pair.moving1, contact.pair.moving2) if b]
-            if len(moving) == 1:
-                self.on_body.setdefault(moving[0], BodyContacts(m, d, moving[0])).add(contact)
-            elif moving:
-                self.pairs.append(PairContact(m, d, contact))
-        self.blocks: list[Block] = [b for group in self.on_body.values() for b in group.blocks]
-        self.blocks += [pair.block for pair in self.pairs]
+            key = id(contact.pair)
+            if key not in groups:
+                still = 0 in (contact.pair.moving1, contact.pair.moving2)
+                groups[key] = BodyContacts(m, d, contact.pair) if still else PairContacts(m, d, contact.pair)
+            groups[key].add(contact)
+        self.on_body = [g for g in groups.values() if isinstance(g, BodyContacts)]
+        self.between = [g for g in groups.values() if isinstance(g, PairContacts)]
+        self.blocks: list[Block] = [b for group in (*self.on_body, *self.between) for b in group.blocks]
         self.loaded = self._loaded_bodies()
 
     def solve(self, start: list[Any], limit: int = newton.LIMIT) -> list[Any]:
@@ -52,7 +53,7 @@ class TreeRows:
         return newton.minimise(self, start, limit)
 
     def forces(self, a: list[Any]) -> None:
-        """Forces at the solution. Writes qfrc_constraint (nv,), and of each contact `along`: its force along `axes` (dim,)."""
+        """Forces at the solution. Writes qfrc_constraint (nv,) and each contact's `along`: its force along `axes`, (dim,)."""
         single, parts = self._split(self.residual(a))
         total: list[Any] = [0.0] * len(a)
         for row, y in zip(self.singles, single):
@@ -67,20 +68,35 @@ class TreeRows:
     def _loaded_bodies(self) -> list[int]:
         """Bodies that carry a contact or have one below them, parents before children."""
         found = set()
-        for b in self.on_body:
+        for group in self.on_body:
+            b = group.body
             while b and b not in found:
                 found.add(b)
                 b = self.m.body_parentid[b]
         return sorted(found)
 
     def residual(self, a: list[Any]) -> list[Any]:
-        twist = self._twists(a)
         out = [row.residual(a) for row in self.singles]
-        for body, group in self.on_body.items():
-            out += group.residual(twist[body])
-        for pair in self.pairs:
-            out += pair.residual(a)
+        for group, motion in self._motions(a):
+            out += group.residual(motion)
         return out
+
+    def follow(self, x: list[Any], b: list[Any]) -> tuple[list[Any], Any]:
+        single, parts = self._split(x)
+        y = [row.residual(b) for row in self.singles]
+        changed = [row.changed(u, v) for row, u, v in zip(self.singles, single, y)]
+        at = 0
+        for group, motion in self._motions(b):
+            after, different = group.follow(parts[at : at + len(group.blocks)], motion)
+            y += after
+            changed.append(different)
+            at += len(group.blocks)
+        return y, T.any_of(*changed)
+
+    def _motions(self, a: list[Any]) -> list[tuple[Contacts, list[Any]]]:
+        """Each group of contacts with the accelerations it needs."""
+        twist = self._twists(a)
+        return [*((group, twist[group.body]) for group in self.on_body), *((group, a) for group in self.between)]
 
     def _twists(self, a: list[Any]) -> dict[int, list[Any]]:
         """J a of the loaded bodies: rotational and linear acceleration at the origin of spatial vectors, (6,)."""
@@ -117,37 +133,31 @@ class TreeRows:
         at = 0
         stiffness: dict[int, list[Any]] = {b: [0.0] * 21 for b in self.loaded}
         wrench: dict[int, list[Any]] = {b: [0.0] * 6 for b in self.loaded}
-        for body, group in self.on_body.items():
-            mine = parts[at : at + len(group.blocks)]
-            stiffness[body], wrench[body] = group.load(mine, matrix is not None)
+        for group in self.on_body:
+            more = group.load(parts[at : at + len(group.blocks)], matrix is not None)
+            b = group.body
+            stiffness[b], wrench[b] = la.add(stiffness[b], more[0]), la.add(wrench[b], more[1])
             at += len(group.blocks)
         for b in reversed(self.loaded):
             for i in _dofs(self.m, b):
-                right[i] = right[i] + _dot(self.d.cdof[i], wrench[b])
+                right[i] = right[i] + la.dot(self.d.cdof[i], wrench[b])
                 if matrix is not None:
                     column = across(stiffness[b], self.d.cdof[i])
                     for j in _ancestors(self.m, i):
-                        matrix[i, j] = matrix.get((i, j), 0.0) + _dot(self.d.cdof[j], column)
+                        matrix[i, j] = matrix.get((i, j), 0.0) + la.dot(self.d.cdof[j], column)
             parent = self.m.body_parentid[b]
             if parent in stiffness:
-                wrench[parent] = [x + y for x, y in zip(wrench[parent], wrench[b])]
-                stiffness[parent] = [x + y for x, y in zip(stiffness[parent], stiffness[b])]
-        for pair, mine in zip(self.pairs, parts[at:]):
-            pair.add(mine, matrix, right)
-
-    def changed(self, x: list[Any], y: list[Any]) -> Any:
-        single, parts = self._split(x)
-        single_y, parts_y = self._split(y)
-        different = [row.changed(u, v) for row, u, v in zip(self.singles, single, single_y)]
-        for block, u, v in zip(self.blocks, parts, parts_y):
-            different += [p != q for p, q in zip(block.edge_weights(u), block.edge_weights(v))]
-        return T.any_of(*different)
+                wrench[parent] = la.add(wrench[parent], wrench[b])
+                stiffness[parent] = la.add(stiffness[parent], stiffness[b])
+        for group in self.between:
+            group.add_terms(parts[at : at + len(group.blocks)], matrix, right)
+            at += len(group.blocks)
 
     def slope(self, a: list[Any], b: list[Any], x: list[Any], y: list[Any]) -> Callable[[Any], tuple[Any, Any]]:
         step = [v - u for u, v in zip(a, b)]
         momentum = factor.product(self.d.qM, step)
-        second = _dot(step, momentum)
-        first = _dot(a, momentum) - _dot(self.d.qfrc_smooth, step)
+        second = la.dot(step, momentum)
+        first = la.dot(a, momentum) - la.dot(self.d.qfrc_smooth, step)
         single, parts = self._split(x)
         single_step, part_steps = self._split([v - u for u, v in zip(x, y)])
         edges = [
@@ -183,9 +193,3 @@ def _ancestors(m: Any, dof: int) -> list[int]:
         dof = m.dof_parentid[dof]
     return out
 
-
-def _dot(a: Any, b: Any) -> Any:
-    out: Any = 0.0
-    for x, y in zip(a, b):
-        out = out + x * y
-    return out
