@@ -65,16 +65,16 @@ def capsule_capsule(a: Geom, b: Geom, reach: float) -> list[Point]:
             at(T.clip((u + mb) / ma, -1.0, 1.0), -1.0),
         ]
         first, second = _first_two(tries, reach)
-        return [T.where(parallel, x, y) for x, y in zip(_flat(first), _flat(general))] + [
-            T.where(parallel, x, y) for x, y in zip(_flat(second), NOWHERE)
+        return [T.where(parallel, x, y) for x, y in zip(flat(first), flat(general))] + [
+            T.where(parallel, x, y) for x, y in zip(flat(second), NOWHERE)
         ]
 
-    values = T.if_(T.any_lane(parallel), ends, _flat(general) + NOWHERE)
-    return [_point(values[:7]), _point(values[7:])._replace(rare=True)]
+    values = T.if_(T.any_lane(parallel), ends, flat(general) + NOWHERE)
+    return [point(values[:7]), point(values[7:])._replace(rare=True)]
 
 
 NOWHERE = [FAR, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]
-"""`_flat` of no point."""
+"""`flat` of no point."""
 
 
 def _clamped(x1: Any, x2: Any, coefficients: Any) -> tuple[Any, Any]:
@@ -88,11 +88,13 @@ def _clamped(x1: Any, x2: Any, coefficients: Any) -> tuple[Any, Any]:
     return T.where(over | under, other, x1), T.clip(x2, -1.0, 1.0)
 
 
-def _flat(point: Point) -> list[Any]:
-    return [point.dist, *point.pos, *point.normal]
+def flat(found: Point) -> list[Any]:
+    """A point as seven numbers, for selections between points."""
+    return [found.dist, *found.pos, *found.normal]
 
 
-def _point(values: list[Any]) -> Point:
+def point(values: list[Any]) -> Point:
+    """The point of which `values` is `flat`."""
     return Point(values[0], values[1:4], values[4:7])
 
 
@@ -101,11 +103,11 @@ def _first_two(tries: list[Point], reach: float) -> tuple[Point, Point]:
     first, second = NOWHERE, NOWHERE
     one: Any = False
     two: Any = False
-    for point in tries:
-        near = point.dist <= reach
+    for found in tries:
+        near = found.dist <= reach
         to_second = near & one & T.logical_not(two)
         to_first = near & T.logical_not(one)
-        first = [T.where(to_first, x, y) for x, y in zip(_flat(point), first)]
-        second = [T.where(to_second, x, y) for x, y in zip(_flat(point), second)]
+        first = [T.where(to_first, x, y) for x, y in zip(flat(found), first)]
+        second = [T.where(to_second, x, y) for x, y in zip(flat(found), second)]
         one, two = one | near, two | to_second
-    return _point(first), _point(second)
+    return point(first), point(second)
