@@ -7,6 +7,7 @@ its origin at the centre of mass of the kinematic tree (`subtree_com` of its roo
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,21 @@ class Rigid:
     """Principal moments about it, kg m^2."""
     axes: tuple[float, ...]
     """Principal axes as columns of a row-major matrix, in the frame of `body`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Moving:
+    """A `Rigid` where it is: what the equations of motion need of it."""
+
+    body: int
+    mass: float
+    arm: list[Any]
+    """From subtree_com of the tree's root to its centre of mass, world axes."""
+    base: float
+    spread: list[tuple[float, list[Any]]]
+    """Its inertia about the centre of mass is base * identity + sum of k * axis axis' over (k, axis)."""
+    tensor: list[Any]
+    """The same inertia, entries xx, yy, zz, xy, xz, yz."""
 
 
 def rigid_bodies(m: Model) -> list[Rigid]:
@@ -78,19 +94,21 @@ def com_pos(m: Model, d: Data) -> None:
         subtree_com (nbody, 3): centre of mass of each body and all its descendants, m;
         cinert (nbody, 10): inertia of each body about subtree_com of its root (`linalg.inertia_vec` has the layout);
         rigid (nbody, 10): the same of each body with all that is welded to it; zero for welded bodies themselves;
+        moving: a `Moving` for each of these;
         cdof (nv, 6): motion of the tree per unit of joint velocity, about the same point, rotation first.
     """
     bodies = rigid_bodies(m)
     centres = {r.body: la.add(d.xpos[r.body], la.mat_vec(d.xmat[r.body], r.ipos)) for r in bodies}
     d.subtree_com = _subtree_com(m, d, {r.body: la.scale(centres[r.body], r.mass) for r in bodies})
 
-    d.cinert, d.rigid = [[0.0] * 10], [[0.0] * 10 for _ in range(m.nbody)]
+    d.cinert, d.rigid, d.moving = [[0.0] * 10], [[0.0] * 10 for _ in range(m.nbody)], []
     for b in range(1, m.nbody):
         offset = la.sub(d.xipos[b], d.subtree_com[m.body_rootid[b]])
-        d.cinert.append(_inertia_about(m.body_inertia[b], d.ximat[b], offset, m.body_mass[b]))
+        d.cinert.append(_about_origin(_moving(b, m.body_mass[b], offset, m.body_inertia[b], d.ximat[b])))
     for r in bodies:
         offset = la.sub(centres[r.body], d.subtree_com[m.body_rootid[r.body]])
-        d.rigid[r.body] = _inertia_about(r.principal, la.mat_mat(d.xmat[r.body], r.axes), offset, r.mass)
+        d.moving.append(_moving(r.body, r.mass, offset, r.principal, la.mat_mat(d.xmat[r.body], r.axes)))
+        d.rigid[r.body] = _about_origin(d.moving[-1])
 
     d.cdof = [[0.0] * 6 for _ in range(m.nv)]
     for j in range(m.njnt):
@@ -120,24 +138,24 @@ def _subtree_com(m: Model, d: Data, moments: dict[int, list]) -> list[list]:
     return out
 
 
-def _inertia_about(principal: tuple[float, ...], axes: la.Vec, offset: la.Vec, mass: float) -> list:
-    """Spatial inertia (10,) about a point from which the centre of mass is at `offset`.
-
-    A I A' is written as a multiple of the identity plus one outer product per principal axis whose moment differs from
-    it: a capsule or a cylinder needs one, a sphere none.
-    """
+def _moving(body: int, mass: float, arm: list[Any], principal: tuple[float, ...], axes: la.Vec) -> Moving:
+    """A capsule or a cylinder has one principal moment that differs from the others, a sphere none."""
     tolerance = 1e-14 * max(principal)
     pairs = [(a, b) for a in range(3) for b in range(a) if abs(principal[a] - principal[b]) <= tolerance]
     base = principal[pairs[0][1]] if pairs else principal[2]
-    out: list = [base, base, base, 0.0, 0.0, 0.0]
-    for k in range(3):
-        if abs(principal[k] - base) > tolerance:
-            axis = la.column(axes, k)
-            out = la.add(out, _products(axis, la.scale(axis, principal[k] - base)))
-    moment = la.scale(offset, mass)
-    xx, yy, zz, xy, xz, yz = _products(offset, moment)
+    spread = [(p - base, la.column(axes, k)) for k, p in enumerate(principal) if abs(p - base) > tolerance]
+    tensor: list[Any] = [base, base, base, 0.0, 0.0, 0.0]
+    for k, axis in spread:
+        tensor = la.add(tensor, _products(axis, la.scale(axis, k)))
+    return Moving(body, mass, arm, base, spread, tensor)
+
+
+def _about_origin(body: Moving) -> list[Any]:
+    """Spatial inertia (10,) about the point from which the body's `arm` is measured."""
+    moment = la.scale(body.arm, body.mass)
+    xx, yy, zz, xy, xz, yz = _products(body.arm, moment)
     steiner = [yy + zz, xx + zz, xx + yy, -xy, -xz, -yz]
-    return [*la.add(out, steiner), *moment, mass]
+    return [*la.add(body.tensor, steiner), *moment, body.mass]
 
 
 def _products(a: la.Vec, b: la.Vec) -> list:

@@ -6,7 +6,10 @@ about subtree_com of the tree's root body, rotation first.
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpuenvs.mjlite import linalg as la
+from gpuenvs.mjlite.inertia import Moving
 from gpuenvs.mjlite.kinematics import Data
 from gpuenvs.mjlite.model import BALL, FREE, Model
 
@@ -14,47 +17,71 @@ from gpuenvs.mjlite.model import BALL, FREE, Model
 def com_vel(m: Model, d: Data) -> None:
     """Spatial velocities.
 
-    Reads qvel, cdof. Writes cvel (nbody, 6), cdof_dot (nv, 6): rate of change of cdof.
+    Reads qvel, cdof. Writes cvel (nbody, 6), cdof_dot (nv, 6): rate of change of cdof, and drift (nbody, 6): acceleration
+    of the bodies at zero joint acceleration, gravity counted as an acceleration of the world.
     """
     d.cvel, d.cdof_dot = [[0.0] * 6], [[0.0] * 6 for _ in range(m.nv)]
+    d.drift = [[0.0, 0.0, 0.0, *(-g if g else 0.0 for g in m.gravity)]]
     for b in range(1, m.nbody):
-        velocity = list(d.cvel[m.body_parentid[b]])
+        velocity, drift = list(d.cvel[m.body_parentid[b]]), list(d.drift[m.body_parentid[b]])
         for j in range(m.body_jntadr[b], m.body_jntadr[b] + m.body_jntnum[b]):
             dofs = list(_dofs(m, j))
             if m.jnt_type[j] == FREE:  # the translations are along the world's axes: their cdof_dot is zero
-                velocity = _moved(d, velocity, dofs[:3])
+                velocity = la.add(velocity, _along(d, dofs[:3]))
                 dofs = dofs[3:]
             for i in dofs:  # the three rotations of a ball see the velocity before any of them
                 d.cdof_dot[i] = la.cross_motion(velocity, d.cdof[i])
-            velocity = _moved(d, velocity, dofs)
+            step = _along(d, dofs)
+            drift = la.add(drift, la.cross_motion(velocity, step))
+            velocity = la.add(velocity, step)
         d.cvel.append(velocity)
+        d.drift.append(drift)
 
 
 def _dofs(m: Model, j: int) -> range:
     return range(m.jnt_dofadr[j], m.jnt_dofadr[j] + {FREE: 6, BALL: 3}.get(m.jnt_type[j], 1))
 
 
-def _moved(d: Data, velocity: list, dofs: list[int]) -> list:
+def _along(d: Data, dofs: list[int]) -> list[Any]:
+    """Sum of cdof * qvel."""
+    out: list[Any] = [0.0] * 6
     for i in dofs:
-        velocity = la.add_scaled(velocity, d.cdof[i], d.qvel[i])
-    return velocity
+        out = la.add_scaled(out, d.cdof[i], d.qvel[i])
+    return out
 
 
 def rne(m: Model, d: Data) -> None:
     """Bias force: what the actuators would have to exert to keep all joint accelerations at zero.
 
-    Reads rigid, cdof, cdof_dot, cvel, qvel. Writes qfrc_bias (nv,), N or N m. Welded bodies count with their carrier.
+    Reads moving, cdof, cvel, drift. Writes qfrc_bias (nv,), N or N m.
     """
-    acceleration: list = [[0.0] * 6 for _ in range(m.nbody)]
-    force: list = [[0.0] * 6 for _ in range(m.nbody)]
-    acceleration[0] = [0.0, 0.0, 0.0, *(-g if g else 0.0 for g in m.gravity)]  # gravity as an acceleration of the world
-    for b in range(1, m.nbody):
-        acceleration[b] = acceleration[m.body_parentid[b]]
-        for i in range(m.body_dofadr[b], m.body_dofadr[b] + m.body_dofnum[b]):
-            acceleration[b] = la.add_scaled(acceleration[b], d.cdof_dot[i], d.qvel[i])
-        if m.body_dofnum[b]:
-            momentum = la.inertia_vec(d.rigid[b], d.cvel[b])
-            force[b] = la.add(la.inertia_vec(d.rigid[b], acceleration[b]), la.cross_force(d.cvel[b], momentum))
+    wrench: list[Any] = [[0.0] * 6 for _ in range(m.nbody)]
+    for body in d.moving:
+        wrench[body.body] = _newton_euler(body, d.cvel[body.body], d.drift[body.body])
     for b in range(m.nbody - 1, 0, -1):
-        force[m.body_parentid[b]] = la.add(force[m.body_parentid[b]], force[b])
-    d.qfrc_bias = [la.dot(d.cdof[i], force[m.dof_bodyid[i]]) for i in range(m.nv)]
+        wrench[m.body_parentid[b]] = la.add(wrench[m.body_parentid[b]], wrench[b])
+    d.qfrc_bias = [la.dot(d.cdof[i], wrench[m.dof_bodyid[i]]) for i in range(m.nv)]
+
+
+def _newton_euler(body: Moving, velocity: la.Vec, acceleration: la.Vec) -> list[Any]:
+    """Wrench (6,) about the origin of spatial vectors that makes a body move as it does.
+
+    At the centre of mass: force = mass * acceleration, torque = d/dt of inertia * angular velocity.
+    """
+    spin, turn = velocity[0:3], acceleration[0:3]
+    speed = la.add(velocity[3:6], la.cross(spin, body.arm))
+    centre = la.add(la.add(acceleration[3:6], la.cross(turn, body.arm)), la.cross(spin, speed))
+    force = la.scale(centre, body.mass)
+    if len(body.spread) < 2:
+        torque = la.scale(turn, body.base)
+        for k, axis in body.spread:
+            torque = la.add_scaled(torque, axis, k * la.dot(axis, turn))
+            torque = la.add_scaled(torque, la.cross(spin, axis), k * la.dot(axis, spin))
+    else:
+        torque = la.add(_times(body.tensor, turn), la.cross(spin, _times(body.tensor, spin)))
+    return [*la.add(torque, la.cross(body.arm, force)), *force]
+
+
+def _times(tensor: la.Vec, v: la.Vec) -> list[Any]:
+    xx, yy, zz, xy, xz, yz = tensor
+    return [la.dot((xx, xy, xz), v), la.dot((xy, yy, yz), v), la.dot((xz, yz, zz), v)]
