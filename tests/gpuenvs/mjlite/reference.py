@@ -38,7 +38,7 @@ def gymnasium_env(env_id: str, exact: bool = True, **options: Any) -> Any:
 
 
 def sample(spec: EnvSpec, env: Any, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """States (count, fields) and actions (count, nu) along random-action trajectories, thrown and upside-down ones among them.
+    """States (count, fields) and actions (count, nu) of random-action trajectories, thrown and upside-down ones among them.
 
     Every second state is one that a step of `env` led to, so what the last forward pass left lags it as in an episode.
     """
