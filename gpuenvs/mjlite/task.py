@@ -170,9 +170,9 @@ class Task:
                     f"{self.id}: {name} decides with `if`, `and`, `or` or `not` on a value of the simulation; "
                     "use gpuenvs.trace.where, `&`, `|` or logical_not"
                 ) from error
-            if "converted to Python scalars" in text:
+            if "converted to Python scalars" in text or "does not support ufuncs" in text:
                 raise SpecError(
-                    f"{self.id}: {name} gives a value of the simulation to a function of plain numbers (math, float); "
+                    f"{self.id}: {name} gives a value of the simulation to a function of plain numbers (math, numpy, float); "
                     "use the function of gpuenvs.trace"
                 ) from error
             raise
