@@ -6,6 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ENV_IDS = ("CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1")
+MUJOCO_IDS = (
+    "InvertedPendulum-v5", "InvertedDoublePendulum-v5", "Reacher-v5", "Swimmer-v5", "Hopper-v5", "HalfCheetah-v5",
+    "Walker2d-v5", "Ant-v5", "Humanoid-v5", "HumanoidStandup-v5", "Pusher-v5",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import machine
+from benchmarks import machine, mujoco_bench
 from benchmarks.cases import ENV_IDS, ENV_PEERS, FLOOR, OWN_ENV, Contender
 from benchmarks.compare import side_by_side
 from benchmarks.process import measure, peers_python
@@ -59,6 +59,11 @@ def run(
     cores = machine.allowed_cores()
     rows: list[dict[str, Any]] = [{"benchmark": "machine", **machine.describe()}]
     for spec in specs:
+        if spec.traced:
+            rows += mujoco_bench.measure_task(
+                spec, peers=peers, python=python, cores=cores, seconds=seconds, repeats=repeats, progress=progress
+            )
+            continue
         request = {
             "env_id": spec.id,
             "action": _action(spec),
@@ -135,6 +140,9 @@ def tables(rows: list[dict[str, Any]]) -> list[Any]:
     head = rows[0]
     title = f"Env-steps per second, {head['cores']} cores of {head['cpu']}, load {head['load']}"
     measured = [row for row in rows if row["benchmark"] == "env"]
+    drawn += mujoco_bench.tables(rows, title)
+    if not measured:
+        return drawn
     drawn.append(
         table(
             title,
