@@ -45,6 +45,10 @@ class Rows(Protocol):
         """x at b, and the condition that its set of active rows differs from that at the given x."""
         ...
 
+    def retreat(self, searching: Any, t: Any) -> None:
+        """After `follow`, where `searching` holds: go on from x + t (y - x) instead of y. For rows that keep x themselves."""
+        ...
+
     def slope(self, a: list[Any], b: list[Any], x: list[Any], y: list[Any]) -> Callable[[Any], tuple[Any, Any]]:
         """First and second derivative of the cost along a + t (b - a) as a function of t; x, y: residuals at a, b."""
         ...
@@ -73,6 +77,7 @@ def minimise(rows: Rows, start: list[Any], limit: int = LIMIT, plain: int = PLAI
 
         def between() -> list[Any]:
             t = line_minimum(rows.slope(a, b, x, y), search)
+            rows.retreat(searching, t)
             return [T.where(searching, u + t * (v - u), v) for u, v in zip((*a, *carried(x)), (*b, *carried(y)))]
 
         after = T.if_(T.any_lane(searching), between, [*b, *carried(y)])
@@ -97,7 +102,7 @@ def line_minimum(slope: Callable[[Any], tuple[Any, Any]], steps: int) -> Any:
         low, high = T.where(falling, t, low), T.where(falling, high, t)
         bracketed = high > 0.0
         t = t - first / second
-        outside = (t <= low) | (bracketed & (t >= high))
-        return [T.where(outside & bracketed, 0.5 * (low + high), t), low, high]
+        outside = bracketed & T.where(falling, t >= high, t <= low)
+        return [T.where(outside, 0.5 * (low + high), t), low, high]
 
     return T.loop(steps, step, [1.0, 0.0, 0.0])[0]

@@ -24,16 +24,72 @@ from gpuenvs.mjlite import linalg as la
 from gpuenvs.mjlite.contact_blocks import Block, BodyContacts, Contacts, PairContacts, across
 from gpuenvs.mjlite.single_rows import FrictionRow, LimitRow
 
+Slope = Callable[[Any], tuple[Any, Any]]
 
-class TreeRows:
+
+class JointRows:
+    """The part of `newton.Rows` that all models share: the smooth cost, joint limits and friction loss.
+
+    Reads qM, qfrc_smooth, limits, friction.
+    """
+
+    def __init__(self, m: Any, d: Any) -> None:
+        self.m, self.d = m, d
+        self.singles = [LimitRow(row) for row in d.limits] + [FrictionRow(row) for row in d.friction]
+
+    def single_residuals(self, a: list[Any]) -> list[Any]:
+        return [row.residual(a) for row in self.singles]
+
+    def system(self, x: list[Any]) -> tuple[dict[tuple[int, int], Any], list[Any]]:
+        """The linear system of all but the contacts: matrix and right-hand side."""
+        matrix, right = dict(self.d.qM), list(self.d.qfrc_smooth)
+        for row, y in zip(self.singles, x):
+            pushes, weights = row.terms(y)
+            for k, i in enumerate(row.dofs):
+                right[i] = right[i] + pushes[k]
+                for j, weight in zip(row.dofs[: k + 1], weights[k]):
+                    matrix[i, j] = matrix[i, j] + weight
+        return matrix, right
+
+    def single_changes(self, x: list[Any], y: list[Any]) -> list[Any]:
+        return [row.changed(u, v) for row, u, v in zip(self.singles, x, y)]
+
+    def joint_slope(self, a: list[Any], b: list[Any], x: list[Any], y: list[Any]) -> Slope:
+        """`newton.Rows.slope` without contacts."""
+        step = la.sub(b, a)
+        momentum = factor.product(self.d.qM, step)
+        second = la.dot(step, momentum)
+        first = la.dot(a, momentum) - la.dot(self.d.qfrc_smooth, step)
+        rows = [(row, u, v - u) for row, u, v in zip(self.singles, x, y)]
+
+        def at(t: Any) -> tuple[Any, Any]:
+            d1, d2 = first + t * second, second
+            for row, u, v in rows:
+                here = u + t * v
+                d1 = d1 - v * row.force(here)
+                d2 = d2 + v * (row.stiffness(here) * v)
+            return d1, d2
+
+        return at
+
+    def joint_forces(self, a: list[Any]) -> list[Any]:
+        """Forces of limits and friction loss, (nv,)."""
+        total: list[Any] = [0.0] * len(a)
+        for row, y in zip(self.singles, self.single_residuals(a)):
+            force = row.force(y)
+            for i, jac in zip(row.dofs, row.jac):
+                total[i] = total[i] + jac * force
+        return total
+
+
+class TreeRows(JointRows):
     """`newton.Rows` of limits, friction loss and contacts over the kinematic tree.
 
     Reads qM, qfrc_smooth, cdof, subtree_com, contact, limits, friction.
     """
 
     def __init__(self, m: Any, d: Any) -> None:
-        self.m, self.d = m, d
-        self.singles = [LimitRow(row) for row in d.limits] + [FrictionRow(row) for row in d.friction]
+        super().__init__(m, d)
         groups: dict[int, Contacts] = {}
         for contact in d.contact:
             key = id(contact.pair)
@@ -54,12 +110,8 @@ class TreeRows:
 
     def forces(self, a: list[Any]) -> None:
         """Forces at the solution. Writes qfrc_constraint (nv,) and each contact's `along`: its force along `axes`, (dim,)."""
-        single, parts = self._split(self.residual(a))
-        total: list[Any] = [0.0] * len(a)
-        for row, y in zip(self.singles, single):
-            force = row.force(y)
-            for i, jac in zip(row.dofs, row.jac):
-                total[i] = total[i] + jac * force
+        _, parts = self._split(self.residual(a))
+        total = self.joint_forces(a)
         self._add_contacts(parts, None, total)
         for block, y in zip(self.blocks, parts):
             block.contact.along = block.frame_force(y)
@@ -76,15 +128,15 @@ class TreeRows:
         return sorted(found)
 
     def residual(self, a: list[Any]) -> list[Any]:
-        out = [row.residual(a) for row in self.singles]
+        out = self.single_residuals(a)
         for group, motion in self._motions(a):
             out += group.residual(motion)
         return out
 
     def follow(self, x: list[Any], b: list[Any]) -> tuple[list[Any], Any]:
         single, parts = self._split(x)
-        y = [row.residual(b) for row in self.singles]
-        changed = [row.changed(u, v) for row, u, v in zip(self.singles, single, y)]
+        y = self.single_residuals(b)
+        changed = self.single_changes(single, y)
         at = 0
         for group, motion in self._motions(b):
             after, different = group.follow(parts[at : at + len(group.blocks)], motion)
@@ -118,13 +170,7 @@ class TreeRows:
 
     def minimum(self, x: list[Any]) -> list[Any]:
         single, parts = self._split(x)
-        matrix, right = dict(self.d.qM), list(self.d.qfrc_smooth)
-        for row, y in zip(self.singles, single):
-            pushes, weights = row.terms(y)
-            for k, i in enumerate(row.dofs):
-                right[i] = right[i] + pushes[k]
-                for j, weight in zip(row.dofs[: k + 1], weights[k]):
-                    matrix[i, j] = matrix[i, j] + weight
+        matrix, right = self.system(single)
         self._add_contacts(parts, matrix, right)
         return factor.solve(factor.factorize(matrix, len(right)), right)
 
@@ -153,29 +199,24 @@ class TreeRows:
             group.add_terms(parts[at : at + len(group.blocks)], matrix, right)
             at += len(group.blocks)
 
-    def slope(self, a: list[Any], b: list[Any], x: list[Any], y: list[Any]) -> Callable[[Any], tuple[Any, Any]]:
-        step = [v - u for u, v in zip(a, b)]
-        momentum = factor.product(self.d.qM, step)
-        second = la.dot(step, momentum)
-        first = la.dot(a, momentum) - la.dot(self.d.qfrc_smooth, step)
-        single, parts = self._split(x)
-        single_step, part_steps = self._split([v - u for u, v in zip(x, y)])
+    def retreat(self, searching: Any, t: Any) -> None:
+        """Nothing is kept here."""
+
+    def slope(self, a: list[Any], b: list[Any], x: list[Any], y: list[Any]) -> Slope:
+        (single, parts), (single_y, parts_y) = self._split(x), self._split(y)
+        joints = self.joint_slope(a, b, single, single_y)
         edges = [
             (value, change, change * weight)
-            for block, u, v in zip(self.blocks, parts, part_steps)
-            for (value, weight), (change, _) in zip(block.edges(u), block.edges(v))
+            for block, u, v in zip(self.blocks, parts, parts_y)
+            for (value, weight), (change, _) in zip(block.edges(u), block.edges(la.sub(v, u)))
         ]
 
         def at(t: Any) -> tuple[Any, Any]:
-            d1, d2 = first + t * second, second
-            for row, u, v in zip(self.singles, single, single_step):
-                y = u + t * v
-                d1 = d1 - v * row.force(y)
-                d2 = d2 + v * (row.stiffness(y) * v)
+            d1, d2 = joints(t)
             for value, change, weighted in edges:
-                y = value + t * change
-                weighted = T.where(y < 0.0, weighted, 0.0)
-                d1, d2 = d1 + weighted * y, d2 + weighted * change
+                here = value + t * change
+                weighted = T.where(here < 0.0, weighted, 0.0)
+                d1, d2 = d1 + weighted * here, d2 + weighted * change
             return d1, d2
 
         return at
