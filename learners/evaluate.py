@@ -14,6 +14,7 @@ import numpy as np
 
 import gpuenvs
 from gpuenvs.errors import ConfigError, RunError
+from gpuenvs.mjlite.quiet import mujoco_warnings_logged
 from gpuenvs.spec import EnvSpec
 from learners.metrics import to_numpy
 
@@ -159,8 +160,9 @@ def _on_gymnasium(
     rows = min(episodes, GYMNASIUM_ROWS)
     envs = []
     try:
-        for _ in range(rows):
-            envs.append(gymnasium.make(reference_id(spec), disable_env_checker=True))
+        with mujoco_warnings_logged():
+            for _ in range(rows):
+                envs.append(gymnasium.make(reference_id(spec), disable_env_checker=True))
         return _play_all(policy, spec, envs, _seeds(seed, episodes), seed, deterministic)
     finally:
         for env in envs:

@@ -13,6 +13,7 @@ import numpy as np
 
 import gpuenvs
 from gpuenvs.errors import ConfigError, RunError
+from gpuenvs.mjlite.quiet import mujoco_warnings_logged
 from gpuenvs.spec import EnvSpec
 from learners.atomic import replacing
 from learners.evaluate import reference_id
@@ -114,7 +115,8 @@ def _renderer(reference: str) -> Iterator[Any]:
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # frames are arrays: never open a window
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     try:
-        env = gymnasium.make(reference, render_mode="rgb_array", disable_env_checker=True)
+        with mujoco_warnings_logged():
+            env = gymnasium.make(reference, render_mode="rgb_array", disable_env_checker=True)
     except gymnasium.error.DependencyNotInstalled as error:
         raise RunError(f"rendering {reference} needs packages that are missing; {INSTALL_HINT}") from error
     try:

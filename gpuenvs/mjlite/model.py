@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import logging
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from gpuenvs.errors import ModelError
 from gpuenvs.mjlite.linalg import snap
+from gpuenvs.mjlite.quiet import mujoco_warnings_logged
 from gpuenvs.mjlite.supported import check
 
 FREE, BALL, SLIDE, HINGE = range(4)
@@ -192,19 +192,16 @@ def load(source: str | Path) -> Model:
     except ImportError as error:
         raise ModelError("MuJoCo models need the mujoco package: pip install 'gpurl[mujoco]'") from error
     text = str(source)
-    heard = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(logging.getLogger(__name__).info)  # MuJoCo's own handler writes a file where it stands
     try:
-        if text.lstrip().startswith("<"):
-            mj = mujoco.MjModel.from_xml_string(text)
-        else:
-            if not Path(text).is_file():
-                raise ModelError(f"there is no MJCF file {text}")
-            mj = mujoco.MjModel.from_xml_path(text)
+        with mujoco_warnings_logged():
+            if text.lstrip().startswith("<"):
+                mj = mujoco.MjModel.from_xml_string(text)
+            else:
+                if not Path(text).is_file():
+                    raise ModelError(f"there is no MJCF file {text}")
+                mj = mujoco.MjModel.from_xml_path(text)
     except (ValueError, mujoco.FatalError) as error:
         raise ModelError(f"MuJoCo cannot compile the model: {' '.join(str(error).split())}") from error
-    finally:
-        mujoco.set_mju_user_warning(heard)
     return from_mjmodel(mj)
 
 

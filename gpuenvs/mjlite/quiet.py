@@ -1,0 +1,23 @@
+"""While a model is compiled MuJoCo warns through Python's logging, not on the terminal and in a file of the working folder."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def mujoco_warnings_logged() -> Iterator[None]:
+    """Inside the block, a warning of the C engine is a log record at level INFO. Does nothing without the mujoco package."""
+    try:
+        import mujoco
+    except ImportError:
+        yield
+        return
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(logging.getLogger("gpuenvs.mjlite").info)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
