@@ -49,7 +49,7 @@ class Friction:
 def make_constraint(m: Model, d: Any) -> None:
     """All rows.
 
-    Reads qpos, qvel, contact, cvel, subtree_com. Writes limits (list of `Limit`), friction (list of `Friction`), and
+    Reads qpos, qvel, contact, twist, origin. Writes limits (list of `Limit`), friction (list of `Friction`), and
     `active`, `D` and `aref` of each contact.
     """
     d.limits = [row for j in range(m.njnt) if m.jnt_limited[j] for row in _joint_limits(m, d, j)]
@@ -203,7 +203,7 @@ def contact_velocity(m: Model, d: Any, contact: Any) -> list[Any]:
     out: list[Any] = [0.0, 0.0, 0.0]
     for body, sign in ((contact.pair.moving2, 1.0), (contact.pair.moving1, -1.0)):
         if body:
-            spatial = d.cvel[body]
-            arm = la.sub(contact.pos, d.subtree_com[m.body_rootid[body]])
+            spatial = d.twist[body]
+            arm = la.sub(contact.pos, d.origin[body])
             out = la.add_scaled(out, la.add(spatial[3:], la.cross(spatial[:3], arm)), sign)
     return out

@@ -38,6 +38,7 @@ from gpuenvs.mjlite.listed_collision import Placed, find, same_or_table
 from gpuenvs.mjlite.model import Model
 from gpuenvs.mjlite.pairs import Pair, candidate_pairs, path
 
+
 @dataclass
 class ContactGroup:
     """The touching contacts of one condim and softness; the layout is at the top of this file."""
@@ -78,7 +79,7 @@ class ListedContacts:
 def list_contacts(m: Model, d: Any) -> None:
     """Find the contacts and compute their rows.
 
-    Reads geom_xpos, geom_xmat, cdof, subtree_com, qvel. Writes listed (a `ListedContacts`) and, as there are none
+    Reads geom_xpos, geom_xmat, motion, origin, qvel. Writes listed (a `ListedContacts`) and, as there are none
     of them, contact (empty).
     """
     d.contact = []
@@ -118,27 +119,27 @@ class _Motion:
     """Motion axes and velocities of the dofs where loops can index them."""
 
     def __init__(self, m: Model, d: Any) -> None:
-        self.cdof, self.qvel = T.Array(m.nv * 6), T.Array(m.nv)
+        self.axes, self.qvel = T.Array(m.nv * 6), T.Array(m.nv)
         for dof in range(m.nv):
             self.qvel.store(dof, d.qvel[dof])
             for k in range(6):
-                self.cdof.store(dof * 6 + k, d.cdof[dof][k])
+                self.axes.store(dof * 6 + k, d.motion[dof][k])
         roots = sorted({m.body_rootid[body] for body in m.dof_bodyid})
-        # With several trees each dof's motion is about its own tree's centre of mass.
-        self.com: Any = d.subtree_com[roots[0]] if len(roots) == 1 else None
-        if self.com is None:
+        # With several trees each dof's motion is about its own tree's origin.
+        self.origin: Any = d.origin[roots[0]] if len(roots) == 1 else None
+        if self.origin is None:
             self.tree = T.Table([roots.index(m.body_rootid[body]) * 3 for body in m.dof_bodyid])
-            self.coms = T.Array(len(roots) * 3)
+            self.origins = T.Array(len(roots) * 3)
             for t, root in enumerate(roots):
                 for k in range(3):
-                    self.coms.store(t * 3 + k, d.subtree_com[root][k])
+                    self.origins.store(t * 3 + k, d.origin[root][k])
 
     def arm(self, dof: Any, pos: Any, single: Any) -> Any:
-        """From the centre of mass of the dof's tree to `pos`."""
+        """From the origin of the dof's tree to `pos`."""
         if single is not None:
             return single
         start = self.tree.load(dof)
-        return [pos[k] - self.coms.load(start + k) for k in range(3)]
+        return [pos[k] - self.origins.load(start + k) for k in range(3)]
 
 
 def _rows(m: Model, group: ContactGroup, motion: _Motion, s: Any) -> list[Any]:
@@ -147,12 +148,12 @@ def _rows(m: Model, group: ContactGroup, motion: _Motion, s: Any) -> list[Any]:
     pair = group.pair.load(s)
     pos = [group.position.load(s * 3 + k) for k in range(3)]
     axes = [[group.axes.load(s * (dirs * 3) + i * 3 + k) for k in range(3)] for i in range(dirs)]
-    single = None if motion.com is None else la.sub(pos, motion.com)
+    single = None if motion.origin is None else la.sub(pos, motion.origin)
 
     def column(k: Any, *velocity: Any) -> list[Any]:
         entry = pair * group.stride + k
         dof = group.path_dof.load(entry)
-        axis = [motion.cdof.load(dof * 6 + i) for i in range(6)]
+        axis = [motion.axes.load(dof * 6 + i) for i in range(6)]
         moved = la.add(axis[3:], la.cross(axis[:3], motion.arm(dof, pos, single)))
         if group.path_side is not None:
             moved = la.scale(moved, group.path_side.load(entry))

@@ -25,7 +25,7 @@ POINTS = {
     ("sphere", "sphere"): 1,
     ("sphere", "capsule"): 1,
     ("capsule", "capsule"): 2,
-    ("capsule", "cylinder"): 1,
+    ("capsule", "cylinder"): 2,
 }
 MIN_FRICTION = 1e-5  # MuJoCo's mjMINMU
 
