@@ -131,7 +131,7 @@ class BodyContacts(Contacts):
     def __init__(self, m: Any, d: Any, pair: Any) -> None:
         super().__init__()
         self.body = pair.moving1 or pair.moving2
-        self.origin = d.subtree_com[m.body_rootid[self.body]]
+        self.origin = d.origin[self.body]
         self.arms: list[list[Any]] = []
 
     def add(self, contact: Any) -> None:
@@ -217,8 +217,8 @@ class PairContacts(Contacts):
         """Per dof of the path, its effect on each direction. Computed where needed: most pairs hardly ever touch."""
         out = []
         for i, side in self.path:
-            arm = la.sub(block.contact.pos, self.d.subtree_com[self.m.body_rootid[self.m.dof_bodyid[i]]])
-            velocity = la.add(self.d.cdof[i][3:], la.cross(self.d.cdof[i][:3], arm))
+            arm = la.sub(block.contact.pos, self.d.origin[self.m.dof_bodyid[i]])
+            velocity = la.add(self.d.motion[i][3:], la.cross(self.d.motion[i][:3], arm))
             row = [la.dot(axis, velocity) for axis in block.axes]
             out.append(row if side > 0 else la.neg(row))
         return out

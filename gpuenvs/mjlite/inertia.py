@@ -1,7 +1,7 @@
-"""Inertias and joint motions about the trees' centres of mass, and the joint-space inertia matrix.
+"""Inertias and joint motions about the trees' origins, and the joint-space inertia matrix.
 
 MuJoCo documentation, Computation, "Inertia matrix": the composite rigid body algorithm in a frame with the world's axes and
-its origin at the centre of mass of the kinematic tree (`subtree_com` of its root body). There, inertias simply add.
+its origin at a point of the kinematic tree (see `kinematics`). There, inertias simply add.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Moving:
     body: int
     mass: float
     arm: list[Any]
-    """From subtree_com of the tree's root to its centre of mass, world axes."""
+    """From the tree's origin to its centre of mass, world axes."""
     base: float
     spread: list[tuple[float, list[Any]]]
     """Its inertia about the centre of mass is base * identity + sum of k * axis axis' over (k, axis)."""
@@ -88,54 +88,55 @@ def _matrix(quat: tuple[float, ...]) -> np.ndarray:
 
 
 def com_pos(m: Model, d: Data) -> None:
-    """Centres of mass, spatial inertias and joint motions.
+    """Inertias and joint motions; centres of mass.
 
-    Reads xpos, xmat, xipos, ximat, xanchor, xaxis. Writes
+    Reads xpos, xmat, xipos, ximat, xaxis, origin, rpos, ranchor. Writes
+        moving: a `Moving` for each body with a joint, with all that is welded to it;
+        inertia (nbody, 10): the same as spatial inertia about the origin (`linalg.inertia_vec` has the layout); else zero;
+        motion (nv, 6): motion of the tree per unit of joint velocity, about the origin, rotation first;
+    and as MuJoCo has them, when read:
         subtree_com (nbody, 3): centre of mass of each body and all its descendants, m;
-        cinert (nbody, 10): inertia of each body about subtree_com of its root (`linalg.inertia_vec` has the layout);
-        rigid (nbody, 10): the same of each body with all that is welded to it; zero for welded bodies themselves;
-        moving: a `Moving` for each of these;
-        cdof (nv, 6): motion of the tree per unit of joint velocity, about the same point, rotation first.
+        cinert (nbody, 10), cdof (nv, 6): inertia of each body, and `motion`, about subtree_com of the tree's root.
     """
-    bodies = rigid_bodies(m)
-    centres = {r.body: la.add(d.xpos[r.body], la.mat_vec(d.xmat[r.body], r.ipos)) for r in bodies}
-    d.subtree_com = _subtree_com(m, d, {r.body: la.scale(centres[r.body], r.mass) for r in bodies})
-
-    d.cinert, d.rigid, d.moving = [[0.0] * 10], [[0.0] * 10 for _ in range(m.nbody)], []
-    for b in range(1, m.nbody):
-        offset = la.sub(d.xipos[b], d.subtree_com[m.body_rootid[b]])
-        d.cinert.append(_about_origin(_moving(b, m.body_mass[b], offset, m.body_inertia[b], d.ximat[b])))
-    for r in bodies:
-        offset = la.sub(centres[r.body], d.subtree_com[m.body_rootid[r.body]])
-        d.moving.append(_moving(r.body, r.mass, offset, r.principal, la.mat_mat(d.xmat[r.body], r.axes)))
-        d.rigid[r.body] = _about_origin(d.moving[-1])
-
-    d.cdof = [[0.0] * 6 for _ in range(m.nv)]
+    d.moving, d.inertia = [], [[0.0] * 10 for _ in range(m.nbody)]
+    for r in rigid_bodies(m):
+        arm = la.add(d.rpos[r.body], la.mat_vec(d.xmat[r.body], r.ipos))
+        d.moving.append(_moving(r.body, r.mass, arm, r.principal, la.mat_mat(d.xmat[r.body], r.axes)))
+        d.inertia[r.body] = _about_origin(d.moving[-1])
+    d.motion = [[0.0] * 6 for _ in range(m.nv)]
     for j in range(m.njnt):
         _joint_motions(m, d, j)
+    d.later("subtree_com", lambda: _subtree_com(m, d))
+    d.later("cinert", lambda: _cinert(m, d))
+    d.later("cdof", lambda: [shifted(d.motion[i], to_com(m, d, m.dof_bodyid[i])) for i in range(m.nv)])
 
 
-def _subtree_com(m: Model, d: Data, moments: dict[int, list]) -> list[list]:
-    """Centres of mass of subtrees. `moments`: mass times centre of the merged bodies.
-
-    A subtree that starts at a moving body is a union of merged bodies; one that starts at a welded body is not, and is
-    summed body by body (such sums only stay in the program if somebody observes them, or if the tree is fixed).
-    """
-    merged: list = [[0.0] * 3 for _ in range(m.nbody)]
-    single: list = [la.scale(d.xipos[b], m.body_mass[b]) for b in range(m.nbody)]
+def _subtree_com(m: Model, d: Data) -> list[list[Any]]:
+    moments = [la.scale(d.xipos[b], m.body_mass[b]) for b in range(m.nbody)]
     for b in range(m.nbody - 1, 0, -1):
-        parent = m.body_parentid[b]
-        single[parent] = la.add(single[parent], single[b])
-        merged[b] = la.add(merged[b], moments.get(b, [0.0] * 3))
-        merged[parent] = la.add(merged[parent], merged[b])
-    out = []
-    for b in range(m.nbody):
-        if m.body_subtreemass[b] < la.MINVAL:
-            out.append(list(d.xipos[b]))
-        else:
-            moment = merged[b] if b == m.body_weldid[b] and b != 0 else single[b]
-            out.append(la.scale(moment, 1.0 / m.body_subtreemass[b]))
+        moments[m.body_parentid[b]] = la.add(moments[m.body_parentid[b]], moments[b])
+    masses = m.body_subtreemass
+    return [
+        list(d.xipos[b]) if masses[b] < la.MINVAL else la.scale(moments[b], 1.0 / masses[b]) for b in range(m.nbody)
+    ]
+
+
+def _cinert(m: Model, d: Data) -> list[list[Any]]:
+    out: list[list[Any]] = [[0.0] * 10]
+    for b in range(1, m.nbody):
+        arm = la.sub(d.xipos[b], d.subtree_com[m.body_rootid[b]])
+        out.append(_about_origin(_moving(b, m.body_mass[b], arm, m.body_inertia[b], d.ximat[b])))
     return out
+
+
+def to_com(m: Model, d: Data, b: int) -> list[Any]:
+    """From the tree's origin to its centre of mass."""
+    return la.sub(d.subtree_com[m.body_rootid[b]], d.origin[b])
+
+
+def shifted(motion: la.Vec, arm: la.Vec) -> list[Any]:
+    """A spatial motion about the origin as one about the point at `arm` from it."""
+    return [*motion[0:3], *la.add(motion[3:6], la.cross(motion[0:3], arm))]
 
 
 def _moving(body: int, mass: float, arm: list[Any], principal: tuple[float, ...], axes: la.Vec) -> Moving:
@@ -165,38 +166,37 @@ def _products(a: la.Vec, b: la.Vec) -> list:
 
 def _joint_motions(m: Model, d: Data, j: int) -> None:
     b, dof = m.jnt_bodyid[j], m.jnt_dofadr[j]
-    to_com = la.sub(d.subtree_com[m.body_rootid[b]], d.xanchor[j])
     if m.jnt_type[j] == FREE:
         for k in range(3):
-            d.cdof[dof + k] = [1.0 if i == 3 + k else 0.0 for i in range(6)]
+            d.motion[dof + k] = [1.0 if i == 3 + k else 0.0 for i in range(6)]
         dof += 3
     if m.jnt_type[j] in (FREE, BALL):
         axes = [la.column(d.xmat[b], k) for k in range(3)]  # the body's own axes
     elif m.jnt_type[j] == HINGE:
         axes = [d.xaxis[j]]
     else:
-        d.cdof[dof] = [0.0, 0.0, 0.0, *d.xaxis[j]]
+        d.motion[dof] = [0.0, 0.0, 0.0, *d.xaxis[j]]
         return
     for k, axis in enumerate(axes):
-        d.cdof[dof + k] = [*axis, *la.cross(axis, to_com)]
+        d.motion[dof + k] = [*axis, *la.cross(d.ranchor[j], axis)]
 
 
 def crb(m: Model, d: Data) -> None:
     """Joint-space inertia matrix by the composite rigid body algorithm.
 
-    Reads rigid, cdof. Writes crb (nbody, 10): inertia of each moving body with all its descendants (welded bodies: zero);
-    qM: {(i, j): scalar} for i >= j, j = i or an ancestor dof of i, armature included (kg, kg m or kg m^2).
+    Reads inertia, motion. Writes qM: {(i, j): scalar} for i >= j, j = i or an ancestor dof of i, armature included (kg, kg m
+    or kg m^2).
     """
-    d.crb = [list(inertia) for inertia in d.rigid]
+    composite = [list(inertia) for inertia in d.inertia]  # of each moving body with all its descendants
     for b in range(m.nbody - 1, 0, -1):
         carrier = m.body_weldid[m.body_parentid[b]]
         if carrier > 0 and m.body_weldid[b] == b:
-            d.crb[carrier] = la.add(d.crb[carrier], d.crb[b])
+            composite[carrier] = la.add(composite[carrier], composite[b])
     d.qM = {}
     for i in range(m.nv):
-        force = la.inertia_vec(d.crb[m.dof_bodyid[i]], d.cdof[i])
+        force = la.inertia_vec(composite[m.dof_bodyid[i]], d.motion[i])
         j = i
         while j >= 0:
-            d.qM[i, j] = la.dot(d.cdof[j], force)
+            d.qM[i, j] = la.dot(d.motion[j], force)
             j = m.dof_parentid[j]
         d.qM[i, i] = d.qM[i, i] + m.dof_armature[i]

@@ -13,7 +13,7 @@ from gpuenvs.mjlite.model import BALL, FREE, Model
 def passive(m: Model, d: Data) -> None:
     """Springs and dampers of joints, drag of bodies.
 
-    Reads qpos, qvel and, in a fluid, cvel, cdof, subtree_com, xipos, ximat. Writes qfrc_passive (nv,), N or N m.
+    Reads qpos, qvel and, in a fluid, twist, motion, rpos, xmat, ximat. Writes qfrc_passive (nv,), N or N m.
     """
     d.qfrc_passive = [-(m.dof_damping[i] * d.qvel[i]) if m.dof_damping[i] else 0.0 for i in range(m.nv)]
     for j in range(m.njnt):
@@ -49,20 +49,20 @@ def _rotation(m: Model, d: Data, q: int) -> list:
 
 def _fluid(m: Model, d: Data) -> list:
     """Joint forces (nv,) of the inertia-box fluid model: each body drags like the box that has its inertia."""
-    wrench: list = [[0.0] * 6 for _ in range(m.nbody)]  # about subtree_com of the root, world axes
+    wrench: list = [[0.0] * 6 for _ in range(m.nbody)]  # about the tree's origin, world axes
     for b in range(1, m.nbody):
         if m.body_mass[b] >= la.MINVAL:
-            to_body = la.sub(d.xipos[b], d.subtree_com[m.body_rootid[b]])
+            to_body = la.add(d.rpos[b], la.mat_vec(d.xmat[b], m.body_ipos[b]))
             torque, force = _drag(m, d, b, to_body)
             wrench[b] = [*la.add(torque, la.cross(to_body, force)), *force]
     for b in range(m.nbody - 1, 0, -1):
         wrench[m.body_parentid[b]] = la.add(wrench[m.body_parentid[b]], wrench[b])
-    return [la.dot(d.cdof[i], wrench[m.dof_bodyid[i]]) for i in range(m.nv)]
+    return [la.dot(d.motion[i], wrench[m.dof_bodyid[i]]) for i in range(m.nv)]
 
 
 def _drag(m: Model, d: Data, b: int, to_body: list) -> tuple[list, list]:
     """Torque and force of the fluid on body b at its centre of mass, world axes."""
-    rotation, point = d.cvel[b][0:3], la.add(d.cvel[b][3:6], la.cross(d.cvel[b][0:3], to_body))
+    rotation, point = d.twist[b][0:3], la.add(d.twist[b][3:6], la.cross(d.twist[b][0:3], to_body))
     spin = la.mat_t_vec(d.ximat[b], rotation)
     speed = la.mat_t_vec(d.ximat[b], la.sub(point, m.wind))
     inertia = m.body_inertia[b]

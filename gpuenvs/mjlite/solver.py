@@ -85,7 +85,7 @@ class JointRows:
 class TreeRows(JointRows):
     """`newton.Rows` of limits, friction loss and contacts over the kinematic tree.
 
-    Reads qM, qfrc_smooth, cdof, subtree_com, contact, limits, friction.
+    Reads qM, qfrc_smooth, motion, origin, contact, limits, friction.
     """
 
     def __init__(self, m: Any, d: Any) -> None:
@@ -156,7 +156,7 @@ class TreeRows(JointRows):
         for b in self.loaded:
             v = twist[self.m.body_parentid[b]]
             for i in _dofs(self.m, b):
-                v = [x + c * a[i] for x, c in zip(v, self.d.cdof[i])]
+                v = [x + c * a[i] for x, c in zip(v, self.d.motion[i])]
             twist[b] = v
         return twist
 
@@ -174,7 +174,9 @@ class TreeRows(JointRows):
         self._add_contacts(parts, matrix, right)
         return factor.solve(factor.factorize(matrix, len(right)), right)
 
-    def _add_contacts(self, parts: list[list[Any]], matrix: dict[tuple[int, int], Any] | None, right: list[Any]) -> None:
+    def _add_contacts(
+        self, parts: list[list[Any]], matrix: dict[tuple[int, int], Any] | None, right: list[Any]
+    ) -> None:
         """Adds J'A J to `matrix` and J'A aref to `right`; without a matrix the force -J'A x to `right`."""
         at = 0
         stiffness: dict[int, list[Any]] = {b: [0.0] * 21 for b in self.loaded}
@@ -186,11 +188,11 @@ class TreeRows(JointRows):
             at += len(group.blocks)
         for b in reversed(self.loaded):
             for i in _dofs(self.m, b):
-                right[i] = right[i] + la.dot(self.d.cdof[i], wrench[b])
+                right[i] = right[i] + la.dot(self.d.motion[i], wrench[b])
                 if matrix is not None:
-                    column = across(stiffness[b], self.d.cdof[i])
+                    column = across(stiffness[b], self.d.motion[i])
                     for j in _ancestors(self.m, i):
-                        matrix[i, j] = matrix.get((i, j), 0.0) + la.dot(self.d.cdof[j], column)
+                        matrix[i, j] = matrix.get((i, j), 0.0) + la.dot(self.d.motion[j], column)
             parent = self.m.body_parentid[b]
             if parent in stiffness:
                 wrench[parent] = la.add(wrench[parent], wrench[b])
@@ -233,4 +235,3 @@ def _ancestors(m: Any, dof: int) -> list[int]:
         out.append(dof)
         dof = m.dof_parentid[dof]
     return out
-

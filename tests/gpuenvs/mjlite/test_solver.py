@@ -64,7 +64,7 @@ def problem(seed, contacts):
     )  # fmt: skip
     cdof = spatial(rng)
     d = SimpleNamespace(
-        qM=sparse, qfrc_smooth=list(smooth.T), cdof=cdof, subtree_com=[[0.0] * 3] * (NV + 1),
+        qM=sparse, qfrc_smooth=list(smooth.T), motion=cdof, origin=[[0.0] * 3] * (NV + 1),
         contact=[], limits=[], friction=[],
     )  # fmt: skip
 
