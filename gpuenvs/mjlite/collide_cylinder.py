@@ -17,8 +17,7 @@ from typing import Any
 
 from gpuenvs import trace as T
 from gpuenvs.mjlite import linalg as la
-from gpuenvs.mjlite.collide_round import NOWHERE, point
-from gpuenvs.mjlite.shapes import Geom, Point
+from gpuenvs.mjlite.shapes import NOWHERE, Geom, Point, unflat
 
 HALVINGS = 46
 """Turns of a bisection: positions are exact to 2^-46 of the capsule's length."""
@@ -29,16 +28,8 @@ LYING = 0.0888
 
 
 def capsule_cylinder(capsule: Geom, cylinder: Geom, reach: float) -> list[Point]:
-    apart = la.sub(capsule.pos, cylinder.pos)
-    bound = capsule.size[0] + capsule.size[1] + cylinder.size[0] + cylinder.size[1] + reach
-    near = la.dot(apart, apart) < bound * bound
-    found = T.if_(T.any_lane(near), lambda: _touch(capsule, cylinder, apart, reach), NOWHERE * 2)
-    return [point(found[:7]), point(found[7:])._replace(rare=True)]
-
-
-def _touch(capsule: Geom, cylinder: Geom, apart: Any, reach: float) -> list[Any]:
     axes = [la.column(cylinder.mat, k) for k in range(3)]
-    centre = [la.dot(axis, apart) for axis in axes]  # in the cylinder's frame
+    centre = [la.dot(axis, la.sub(capsule.pos, cylinder.pos)) for axis in axes]  # in the cylinder's frame
     along = [la.dot(axis, capsule.axis) for axis in axes]
     step = la.scale(along, capsule.size[1])
     radius, half = cylinder.size[0], cylinder.size[1]
@@ -64,7 +55,7 @@ def _touch(capsule: Geom, cylinder: Geom, apart: Any, reach: float) -> list[Any]
         lambda: _lying(centre, along, step, normal, (capsule.size[0], radius, half, reach), lying, one),
         one + NOWHERE,
     )
-    return _to_world(two[:7], axes, cylinder.pos) + _to_world(two[7:], axes, cylinder.pos)
+    return [unflat(_to_world(found, axes, cylinder.pos)) for found in (two[:7], two[7:])]
 
 
 DEEP = 1e-6

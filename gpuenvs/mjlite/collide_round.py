@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuenvs import trace as T
 from gpuenvs.mjlite import linalg as la
-from gpuenvs.mjlite.shapes import FAR, Geom, Point, normalized
+from gpuenvs.mjlite.shapes import NOWHERE, Geom, Point, flat, normalized, unflat
 
 
 def _spheres(pos1: Any, radius1: Any, axis1: Any, pos2: Any, radius2: Any, axis2: Any) -> Point:
@@ -70,11 +70,7 @@ def capsule_capsule(a: Geom, b: Geom, reach: float) -> list[Point]:
         ]
 
     values = T.if_(T.any_lane(parallel), ends, flat(general) + NOWHERE)
-    return [point(values[:7]), point(values[7:])._replace(rare=True)]
-
-
-NOWHERE = [FAR, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]
-"""`flat` of no point."""
+    return [unflat(values[:7]), unflat(values[7:])]
 
 
 def _clamped(x1: Any, x2: Any, coefficients: Any) -> tuple[Any, Any]:
@@ -86,16 +82,6 @@ def _clamped(x1: Any, x2: Any, coefficients: Any) -> tuple[Any, Any]:
     over, under = x2 > 1.0, x2 < -1.0
     other = T.clip((u + T.where(over, -mb, mb)) / ma, -1.0, 1.0)
     return T.where(over | under, other, x1), T.clip(x2, -1.0, 1.0)
-
-
-def flat(found: Point) -> list[Any]:
-    """A point as seven numbers, for selections between points."""
-    return [found.dist, *found.pos, *found.normal]
-
-
-def point(values: list[Any]) -> Point:
-    """The point of which `values` is `flat`."""
-    return Point(values[0], values[1:4], values[4:7])
 
 
 def _first_two(tries: list[Point], reach: float) -> tuple[Point, Point]:
@@ -110,4 +96,4 @@ def _first_two(tries: list[Point], reach: float) -> tuple[Point, Point]:
         first = [T.where(to_first, x, y) for x, y in zip(flat(found), first)]
         second = [T.where(to_second, x, y) for x, y in zip(flat(found), second)]
         one, two = one | near, two | to_second
-    return point(first), point(second)
+    return unflat(first), unflat(second)

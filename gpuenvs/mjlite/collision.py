@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gpuenvs import trace as T
 from gpuenvs.mjlite import linalg as la
 from gpuenvs.mjlite.collide_cylinder import capsule_cylinder
 from gpuenvs.mjlite.collide_plane import plane_box, plane_capsule, plane_cylinder, plane_sphere
 from gpuenvs.mjlite.collide_round import capsule_capsule, sphere_capsule, sphere_sphere
 from gpuenvs.mjlite.model import Model
 from gpuenvs.mjlite.pairs import Pair, candidate_pairs
-from gpuenvs.mjlite.shapes import Geom, Point, frame, placed
+from gpuenvs.mjlite.shapes import NOWHERE, Geom, Point, flat, frame, placed, unflat
 
 COLLIDERS: dict[tuple[str, str], Callable[[Geom, Geom, float], list[Point]]] = {
     ("plane", "sphere"): plane_sphere,
@@ -39,7 +40,6 @@ class Contact:
         dist: distance of the surfaces, m; negative: penetration.
         pos: (3,) contact point, m.
         frame: (3, 3) unit vectors in the world: normal (from geom1 to geom2), first and second tangent.
-        rare: only degenerate poses have it; worth skipping if no env does.
     From `make_constraint`:
         active: condition, the contact acts.
         D: inverse regularisation, the same for all rows; 0 where not active.
@@ -49,7 +49,6 @@ class Contact:
     def __init__(self, pair: Pair, point: int, found: Point) -> None:
         self.pair, self.point = pair, point
         self.dist, self.pos = found.dist, found.pos
-        self.rare = found.rare
         self.frame: list[list[Any]] = frame(found.normal, found.tangent)
         self.active: Any = None
         self.D: Any = None
@@ -86,6 +85,17 @@ def collide(m: Model, d: Any) -> None:
 
 
 def pair_points(m: Model, d: Any, pair: Pair) -> list[Point]:
-    """The possible points of one pair."""
+    """The possible points of one pair; those of two bodies that are apart in every env are skipped, `FAR` away."""
     first, second = (placed(d.geom_xpos[g], d.geom_xmat[g], m.geom_size[g]) for g in (pair.geom1, pair.geom2))
-    return COLLIDERS[pair.shapes](first, second, pair.margin + pair.gap)
+    reach = pair.margin + pair.gap
+    if pair.shapes[0] == "plane":
+        return COLLIDERS[pair.shapes](first, second, reach)
+
+    def points() -> list[Any]:
+        return [x for found in COLLIDERS[pair.shapes](first, second, reach) for x in flat(found)]
+
+    bound = m.geom_rbound[pair.geom1] + m.geom_rbound[pair.geom2] + reach
+    apart = la.sub(second.pos, first.pos)
+    near = la.dot(apart, apart) < bound * bound
+    values = T.if_(T.any_lane(near), points, NOWHERE * pair.points)
+    return [unflat(values[7 * k : 7 * k + 7]) for k in range(pair.points)]

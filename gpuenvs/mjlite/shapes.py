@@ -27,7 +27,20 @@ class Point(NamedTuple):
     pos: Any  # (3,) midway between the surfaces, m
     normal: Any  # (3,) unit, from the first shape to the second
     tangent: Any = None  # (3,) direction that the first tangent should follow, or None
-    rare: bool = False  # only in degenerate poses: worth skipping if no env has it
+
+
+NOWHERE = [FAR, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]
+"""`flat` of no point."""
+
+
+def flat(found: Point) -> list[Any]:
+    """A point without tangent as seven numbers, for selections between points."""
+    return [found.dist, *found.pos, *found.normal]
+
+
+def unflat(values: list[Any]) -> Point:
+    """The point of which `values` is `flat`."""
+    return Point(values[0], values[1:4], values[4:7])
 
 
 def placed(pos: Any, mat: Any, size: Any) -> Geom:
