@@ -33,7 +33,7 @@ def command(
     checkpoint: str,
     device: str,
 ) -> None:
-    """Render RUN's policy to a video with Gymnasium's own renderer. Needs no display and no GPU.
+    """Render RUN's policy to a video with Gymnasium's or MuJoCo's own renderer. Needs no display and no GPU.
 
     \b
     gpurl play runs/CartPole-v1/ppo-sync-s0-… --out cartpole.gif

@@ -1,10 +1,10 @@
-"""Videos: a policy acts in gpuenvs, Gymnasium's own renderer draws the states it passed through."""
+"""Videos: a policy acts in gpuenvs, and Gymnasium's or MuJoCo's own renderer draws the states it passed through."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,14 @@ class Recording:
 
 
 def check_output(path: Path) -> None:
-    """Raise unless `path` has a known ending and everything that rendering imports is there."""
+    """Raise unless `path` has a known ending and everything that writing it imports is there."""
     if path.suffix.lower() not in FORMATS:
         raise ConfigError(f"--out {path}: write it with an ending of {' or '.join(FORMATS)}")
-    needed = ["pygame", "imageio"] + (["imageio_ffmpeg"] if path.suffix.lower() == ".mp4" else [])
-    for module in needed:
+    _check_modules("imageio", *(["imageio_ffmpeg"] if path.suffix.lower() == ".mp4" else []))
+
+
+def _check_modules(*names: str) -> None:
+    for module in names:
         try:
             __import__(module)
         except ImportError as error:
@@ -62,15 +65,13 @@ def record(
         ConfigError: the env has no renderer, or the ending is unknown.
         RunError: rendering packages are missing, or the file cannot be written.
     """
-    spec = gpuenvs.get(env_id)
-    reference = reference_id(spec)
+    spec, params = gpuenvs.get(env_id).with_options(params or {})
     check_output(path)
     returns: list[float] = []
     frames = 0
-    with _renderer(reference) as renderer, _writer(path, _frame_rate(renderer)) as write:
+    with _drawing(spec) as (draw, frames_per_second), _writer(path, frames_per_second) as write:
         for state in _states(policy, spec, episodes, max_steps, seed, deterministic, device, dtype, params, returns):
-            spec.reference.to_reference(renderer.unwrapped, state)  # type: ignore[union-attr]
-            write(np.asarray(renderer.unwrapped.render()))
+            write(draw(state))
             frames += 1
     return Recording(path, frames, tuple(returns))
 
@@ -84,14 +85,14 @@ def _states(
     deterministic: bool,
     device: str,
     dtype: str,
-    params: dict[str, Any] | None,
+    params: dict[str, Any],
     returns: list[float],
 ) -> Iterator[Any]:
     """Every state of the episodes, the last ones included; appends each episode's return."""
     import torch
 
     generator = torch.Generator(policy.device).manual_seed(seed)
-    with gpuenvs.make(spec, 1, device=device, seed=seed, dtype=dtype, autoreset="disabled", **(params or {})) as env:
+    with gpuenvs.make(spec, 1, device=device, seed=seed, dtype=dtype, autoreset="disabled", **params) as env:
         for _ in range(episodes):
             obs, _ = env.reset()
             total = 0.0
@@ -105,6 +106,26 @@ def _states(
                 if terminated[0] or truncated[0]:
                     break
             returns.append(total)
+
+
+@contextlib.contextmanager
+def _drawing(spec: EnvSpec) -> Iterator[tuple[Callable[[Any], np.ndarray], int]]:
+    """A function that draws a State as (height, width, 3) uint8, and the frames per second of real time."""
+    if spec.traced:
+        from gpuenvs.mjlite.render import Renderer
+
+        with Renderer(spec) as renderer:
+            yield renderer.frame, renderer.frames_per_second
+        return
+    reference = reference_id(spec)
+    _check_modules("pygame")
+    with _renderer(reference) as env:
+
+        def draw(state: Any) -> np.ndarray:
+            spec.reference.to_reference(env.unwrapped, state)  # type: ignore[union-attr]
+            return np.asarray(env.unwrapped.render())
+
+        yield draw, _frame_rate(env)
 
 
 @contextlib.contextmanager
