@@ -109,3 +109,27 @@ def test_a_planar_model_keeps_its_constants() -> None:
 
 def known(values: list) -> list:
     return [x.constant if isinstance(x, Value) else x for x in values]
+
+
+@pytest.mark.parametrize("name", ["HalfCheetah", "Ant"])
+def test_single_precision_does_not_suffer_from_distance(name: str) -> None:
+    """The inertia and bias force of a robot 10 km away from the start are those of one at the start, to the bit."""
+    m = harness.model(name)
+    qpos, qvel, ctrl = (x.astype(np.float32) for x in harness.states(m, 20))
+    near, far = [], []
+    for distance, out in ((0.0, near), (1e4, far)):
+        qpos[:, 0] = distance
+        d = harness.data_of(qpos, qvel, ctrl)
+        for stage in (kinematics, com_pos, crb, com_vel, rne):
+            stage(m, d)
+        out += [*d.qM.values(), *d.qfrc_bias]
+    assert all(np.array_equal(a, b) for a, b in zip(near, far, strict=True))
+
+
+def test_quantities_for_observers_are_computed_where_they_are_read() -> None:
+    d = harness.data_of(*harness.states(harness.model("Hopper"), 2))
+    calls = []
+    d.later("answer", lambda: calls.append(1) or 42)
+    assert calls == [] and (d.answer, d.answer) == (42, 42) and calls == [1]
+    with pytest.raises(AttributeError, match="no 'xpos' yet"):
+        _ = d.xpos

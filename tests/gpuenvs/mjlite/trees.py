@@ -27,19 +27,30 @@ def random_tree(
         return f'<body pos="{_numbers(at)}" {turn}>{own}{_geoms(rng)}{inner}</body>'
 
     world = "".join(body(k) for k in children[-1])
-    floor = '<geom type="plane" size="5 5 1" contype="1"/>' if contacts else ""
+    height = rng.uniform(0, 1)
+    floor = f'<geom type="plane" size="5 5 1" contype="1" pos="0 0 {height:.2f}"/>' if contacts else ""
     flags = "" if contacts else '<flag contact="disable" limit="disable"/>'
     medium = 'density="30" viscosity="0.4" wind="0.3 -0.2 0.1"' if fluid else ""
     motors = "".join(_actuator(rng, name) for name in joints)
     return (
         f'<mujoco><option integrator="{integrator}" timestep="0.005" {medium}>{flags}</option>'
-        f'<default><geom contype="0" conaffinity="1" density="{rng.uniform(200, 2000):.0f}"/></default>'
+        f'<default><geom {_surface(rng)} density="{rng.uniform(200, 2000):.0f}"/></default>'
         f"<worldbody>{floor}{world}</worldbody><actuator>{motors}</actuator></mujoco>"
     )
 
 
 def _numbers(values: np.ndarray) -> str:
     return " ".join(f"{x:.3f}" for x in values)
+
+
+def _surface(rng: np.random.Generator) -> str:
+    """Contact parameters; in a third of the models bodies touch each other too."""
+    touches = int(rng.random() < 0.33)
+    reference = str(rng.choice(["0.02 1", "0.005 0.8", "-2000 -50"]))
+    return (
+        f'contype="{touches}" conaffinity="1" condim="{rng.choice([1, 3])}" friction="{rng.uniform(0.2, 1.5):.2f}" '
+        f'margin="{rng.choice([0.0, 0.01])}" solref="{reference}" solimp="{rng.uniform(0, 0.9):.2f} 0.95 0.01 0.5 2"'
+    )
 
 
 def _geoms(rng: np.random.Generator) -> str:
@@ -72,6 +83,8 @@ def _joints(rng: np.random.Generator, k: int, top: bool, limits: bool, names: li
             axis = np.eye(3)[rng.integers(3)] if rng.random() < 0.5 else rng.normal(size=3)
             properties += f' axis="{_numbers(axis)}" springref="{rng.uniform(-0.1, 0.1):.3f}"'
             names.append(f"j{k}_{i}")
+        if limits and rng.random() < 0.3:
+            properties += f' frictionloss="{rng.uniform(0.01, 2):.3f}"'
         if limits and rng.random() < 0.6:
             extent = {"hinge": "-40 50", "slide": "-0.2 0.3", "ball": "0 60"}[kind]
             properties += f' limited="true" range="{extent}"'
