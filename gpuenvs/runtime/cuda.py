@@ -88,13 +88,22 @@ class CudaBackend:
             raise DeviceError(f"device 'cuda:{index}' cannot be used: {problem}")
         self.layout, self.real, self.num_envs, self.index = layout, np.dtype(real), num_envs, index
         self.array_module: Any = _array_module()
-        scalar.register_cuda()
-        with self._on_device():
-            self._allocate()
-        self._fixed = [self._view(self._groups[name]) for name in GROUPS]
-        self._fixed += [self._view(a) for a in (self._param_real, self._param_int, self._settings, self._totals)]
         self._action_seen: tuple[Any, ...] = ()
         self._action_view: Any = None
+        with self._on_device():
+            try:
+                self._allocate()
+            except MemoryError as error:  # cupy's OutOfMemoryError is one
+                bytes_per_env = sum(b.rows * numpy_dtype(b, self.real).itemsize for b in layout.buffers)
+                needed = f"{num_envs} envs of {layout.spec.id} need {bytes_per_env * num_envs / 2**20:.0f} MiB"
+                raise DeviceError(f"cuda:{index} has too little free memory: {needed}; use fewer envs") from error
+            self._prepare()
+
+    def _prepare(self) -> None:
+        """What launches need beside the arrays."""
+        scalar.register_cuda()
+        self._fixed = [self._view(self._groups[name]) for name in GROUPS]
+        self._fixed += [self._view(a) for a in (self._param_real, self._param_int, self._settings, self._totals)]
 
     def _allocate(self) -> None:
         rows = dict.fromkeys(GROUPS, 0)
@@ -104,23 +113,22 @@ class CudaBackend:
                 rows[places[buffer.name][0]] += buffer.rows
         dtypes = {name: np.dtype(kind or self.real) for name, kind in GROUPS.items()}
         action = next(b for b in self.layout.buffers if b.name == "action")
-        action_dtype = numpy_dtype(action, self.real)
-        total = sum(rows[g] * dtypes[g].itemsize for g in GROUPS) + action.rows * action_dtype.itemsize
         zeros = self.array_module.zeros
-        try:
-            self._groups = {g: zeros((max(1, rows[g]), self.num_envs), dtypes[g]) for g in GROUPS}
-            self.arrays = {"action": zeros((action.rows, self.num_envs), action_dtype)}
-            self._param_real = zeros(max(1, len(self.layout.param_fields)), self.real)
-            self._param_int = zeros(max(1, len(self.layout.param_fields)), np.int32)
-            self._settings = zeros(len(SETTINGS), np.uint32)
-            self._totals = zeros(len(TOTALS), np.int32)
-        except MemoryError as error:  # cupy's OutOfMemoryError is one
-            what = f"{self.num_envs} envs of {self.layout.spec.id} need {total * self.num_envs / 2**20:.0f} MiB"
-            raise DeviceError(f"cuda:{self.index} has too little free memory: {what}; use fewer envs") from error
+        self._groups = {g: zeros((max(1, rows[g]), self.num_envs), dtypes[g]) for g in GROUPS}
+        self.arrays = {"action": zeros((action.rows, self.num_envs), numpy_dtype(action, self.real))}
+        self._allocate_params()
+        self._settings = zeros(len(SETTINGS), np.uint32)
         for buffer in self.layout.buffers:
             if buffer.name != "action":
                 group, first = places[buffer.name]
                 self.arrays[buffer.name] = self._groups[group][first : first + buffer.rows]
+
+    def _allocate_params(self) -> None:
+        """The shared params, and what the kernels count."""
+        size = max(1, len(self.layout.param_fields))
+        self._param_real = self.array_module.zeros(size, self.real)
+        self._param_int = self.array_module.zeros(size, np.int32)
+        self._totals = self.array_module.zeros(len(TOTALS), np.int32)
 
     @contextlib.contextmanager
     def _on_device(self) -> Any:
@@ -162,14 +170,17 @@ class CudaBackend:
 
     def configure(self, seed: int, env_offset: int, limit: int, params: Any) -> None:
         """Set the 64-bit seed, the number of the first env, the time limit and the shared params."""
+        with self._on_device():
+            self._upload(self._settings, [seed & 0xFFFFFFFF, seed >> 32, env_offset, limit])
+            self._upload_params(params)
+
+    def _upload_params(self, params: Any) -> None:
         reals, integers = np.zeros(self._param_real.shape), np.zeros(self._param_int.shape, np.int64)
         for field, buffer, row, own in self.layout.param_fields:
             if not own:
                 (reals if buffer == "param_real" else integers)[row] = getattr(params, field)
-        with self._on_device():
-            self._upload(self._settings, [seed & 0xFFFFFFFF, seed >> 32, env_offset, limit])
-            self._upload(self._param_real, reals)
-            self._upload(self._param_int, integers)
+        self._upload(self._param_real, reals)
+        self._upload(self._param_int, integers)
 
     def step(self, action: Any) -> tuple[int, int, int]:
         """Step every row with `action`, contiguous rows of the action buffer on this device.

@@ -7,23 +7,45 @@ become one program. `transition` stays the only place that says what a step is.
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpuenvs.runtime import transition
-from gpuenvs.runtime.buffers import Layout, numpy_dtype
-from gpuenvs.runtime.transition import Target
 from gpuenvs.rng import Rng
+from gpuenvs.runtime import disk_cache, transition
+from gpuenvs.runtime.buffers import Layout, numpy_dtype
+from gpuenvs.runtime.cpu import TAIL
+from gpuenvs.runtime.transition import Target
 from gpuenvs.trace import ops
 from gpuenvs.trace.elementary import precision
 from gpuenvs.trace.graph import Program, Value, apply, as_value, convert, record, record_if, statement
 
 # What a step counts, in this order.
-COUNTED = ("done", "bad_state", "bad_reward")
+COUNTED = ("done", "bad_state", "bad_reward", "wrong_action")
 KERNELS = ("step_kernel", "begin_kernel", "observe_kernel")
 
 _lock = threading.Lock()
+
+
+def slots(layout: Layout) -> dict[str, int]:
+    """Where the address table holds what follows the buffers' addresses."""
+    return {name: len(layout.buffers) + k for k, name in enumerate(TAIL)}
+
+
+def record_kernel(layout: Layout, real: str, kernel: str, action_dtype: str) -> Program:
+    """The program of one of `KERNELS`, with the address table of `gpuenvs.runtime.cpu`."""
+    return Recorder(layout, np.dtype(real), slots(layout), np.dtype(action_dtype)).record(kernel)
+
+
+def cache_entry(layout: Layout, *what: object) -> Path | None:
+    """Where a kernel's machine code is kept, or None if it cannot be; `what` it is beside the layout."""
+    spec = layout.spec
+    if not spec.key:
+        return None
+    fields = (layout.state_fields, layout.param_fields, [(b.name, b.rows, b.dtype) for b in layout.buffers])
+    sizes = (spec.obs_dim, spec.action_dim, spec.discrete, spec.metrics, layout.autoreset)
+    return disk_cache.traced_entry((spec.key, fields, sizes, *what))
 
 
 class Recorder:
@@ -32,8 +54,8 @@ class Recorder:
     Args:
         layout: the buffer table.
         real: working dtype.
-        settings: name -> slot of the address table, for `num_envs`, `seed_lo`, `seed_hi`, `env_offset`, `limit`, `param_real`,
-            `param_int`.
+        settings: name -> slot of the address table, for `num_envs`, `seed_lo`, `seed_hi`, `env_offset`, `limit`,
+            `param_real`, `param_int`.
         action_dtype: dtype of the action array.
     """
 
@@ -110,7 +132,12 @@ class Recorder:
         names = self._namespace()
         names["_limit"] = self._setting("limit", "i32")
         self._run(transition.advance_lines(self.layout, self._target(), self._shared_text), names)
+        if self.layout.spec.discrete:
+            action, choices = self._get("action", 0), int(self.layout.spec.action_space.n)  # type: ignore[union-attr]
+            names["wrong_action"] = (action < 0) | (action >= choices)
         for k, name in enumerate(COUNTED):
+            if name not in names:
+                continue
             statement("count", "none", (as_value(names[name], "bool") & self._mask,), k)
         due = transition.needs_restart(self.layout)
         if due is None:

@@ -64,6 +64,10 @@ class TracedCpuBackend(CpuBackend):
         self._set("step_function", self._function("step_kernel", dtype)[1])
         return call_step, self._action_slot
 
+    def wrong_actions(self, action: np.ndarray, choices: int) -> int:
+        """Number of integer actions outside of 0..choices - 1."""
+        return int(np.count_nonzero((action < 0) | (action >= choices)))
+
     def begin(self, rows: np.ndarray) -> None:
         """Begin episode `episode[i]` in these rows."""
         self._over("begin_kernel", rows)
@@ -116,11 +120,7 @@ def _compiled(layout: Layout, real: str, name: str, action_dtype: str) -> machin
 
 def _object_code(layout: Layout, real: str, name: str, action_dtype: str) -> bytes:
     """From disk, or traced and compiled and then kept there."""
-    spec, path = layout.spec, None
-    if spec.key:
-        fields = (layout.state_fields, layout.param_fields, [(b.name, b.rows, b.dtype) for b in layout.buffers])
-        sizes = (spec.obs_dim, spec.action_dim, spec.discrete, spec.metrics, layout.autoreset)
-        path = disk_cache.traced_entry((spec.key, fields, sizes, real, name, action_dtype, machine.machine_identity()))
+    path = traced.cache_entry(layout, real, name, action_dtype, machine.machine_identity())
     code = disk_cache.read_entry(path) if path is not None else None
     if code is None:
         code = machine.compile_object(kernel_text(layout, real, name, action_dtype))
@@ -131,8 +131,8 @@ def _object_code(layout: Layout, real: str, name: str, action_dtype: str) -> byt
 
 def kernel_text(layout: Layout, real: str, name: str, action_dtype: str) -> str:
     """LLVM IR of a kernel."""
-    slots = {tail: len(layout.buffers) + k for k, tail in enumerate(TAIL)}
-    program = traced.Recorder(layout, np.dtype(real), slots, np.dtype(action_dtype)).record(name)
+    slots = traced.slots(layout)
+    program = traced.record_kernel(layout, real, name, action_dtype)
     size = len(layout.buffers) + len(TAIL)
     listed = name != "step_kernel"
     return machine.CpuPrinter(program, real, "kernel", size, slots["num_envs"], len(traced.COUNTED), listed).text()

@@ -114,9 +114,14 @@ class BatchEnv:
             from gpuenvs.runtime.cpu import CpuBackend
 
             return CpuBackend(self._layout, self.dtype, self.num_envs, self.threads)
+        index = int(self.device.split(":")[1])
+        if self.spec.traced:
+            from gpuenvs.runtime.traced_cuda import TracedCudaBackend
+
+            return TracedCudaBackend(self._layout, self.dtype, self.num_envs, index)
         from gpuenvs.runtime.cuda import CudaBackend
 
-        return CudaBackend(self._layout, self.dtype, self.num_envs, int(self.device.split(":")[1]))
+        return CudaBackend(self._layout, self.dtype, self.num_envs, index)
 
     def _configure(self) -> None:
         self._backend.configure(self.seed, self.env_offset, self.max_episode_steps or _NO_LIMIT, self.params)
