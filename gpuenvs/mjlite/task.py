@@ -43,6 +43,7 @@ from gymnasium.spaces import Box
 
 from gpuenvs.errors import SpecError
 from gpuenvs.mjlite.model import Model, load
+from gpuenvs.mjlite.pairs import candidate_pairs
 from gpuenvs.mjlite.quantities import Key, Names, Quantities, Row, sort_key
 from gpuenvs.mjlite.reading import from_data, initial_values, is_below, read
 from gpuenvs.mjlite.start import Start
@@ -90,6 +91,7 @@ class Task:
             raise SpecError(f"{id}: frame_skip must be a whole number of at least 1, got {frame_skip!r}")
         self.id, self.frame_skip = id, frame_skip
         self.model = model if isinstance(model, Model) else load(model)
+        candidate_pairs(self.model)  # refuses pairs of shapes that have no collider
         self.params = NoParams() if params is None else params
         self.camera = dict(camera or {})
         self.physics, self.random = physics, random

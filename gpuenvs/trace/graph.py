@@ -552,17 +552,25 @@ def record_do_while(body: Callable[..., Any], init: list[Any]) -> list[Value]:
     return _end_loop(owner, inner, values)
 
 
+def _plain_kind(x: Any) -> str:
+    """The kind of a value that is no Value."""
+    return "bool" if isinstance(x, bool | np.bool_) else "real"
+
+
 def record_if(condition: Value, body: Callable[[], list[Any]], otherwise: list[Any]) -> list[Value]:
     if condition.kind != "flag":
         raise TraceError("if_ needs a uniform condition: wrap it in any_lane()")
     if condition.constant is not None:
-        return [as_value(x, "real") for x in (body() if condition.constant else otherwise)]
+        return [as_value(x, _plain_kind(x)) for x in (body() if condition.constant else otherwise)]
     branch = Branch()
     owner = Value("if", (condition,), "none", program().region, branch)
     branch.region = Region(program().region, owner, hoists=False)
     with program().inside(branch.region):
         values = body()
-    kinds = [next((v.kind for v in pair if isinstance(v, Value)), "real") for pair in zip(values, otherwise, strict=True)]
+    kinds = [
+        next((v.kind for v in pair if isinstance(v, Value)), _plain_kind(pair[0]))
+        for pair in zip(values, otherwise, strict=True)
+    ]
     branch.yes = [as_value(x, kind) for x, kind in zip(values, kinds)]
     branch.no = [as_value(x, kind) for x, kind in zip(otherwise, kinds)]
     program().region.items.append(owner)
