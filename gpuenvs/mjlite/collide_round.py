@@ -36,40 +36,43 @@ def sphere_capsule(sphere: Geom, capsule: Geom, reach: float) -> list[Point]:
     return [_spheres(sphere.pos, sphere.size[0], sphere.axis, nearest, capsule.size[0], capsule.axis)]
 
 
+PARALLEL = 1e-8
+"""Square of the sine of the largest angle between capsules that count as parallel."""
+
+
 def capsule_capsule(a: Geom, b: Geom, reach: float) -> list[Point]:
-    """Spheres at the nearest points of the two segments; parallel segments touch in up to two points.
+    """Spheres at the nearest points of the two segments; parallel segments touch at both ends of where they overlap.
 
     Points of the segments: a.pos + x1 * axis1, b.pos + x2 * axis2 with the axes scaled to the half lengths, x in [-1, 1].
+    Parallel segments that do not overlap have their one nearest point twice, as in MuJoCo 4.0 (found by measuring).
     """
     axis1, axis2 = la.scale(a.axis, a.size[1]), la.scale(b.axis, b.size[1])
     apart = la.sub(a.pos, b.pos)
     ma, mb, mc = a.size[1] * a.size[1], -la.dot(axis1, axis2), b.size[1] * b.size[1]
     u, v = -la.dot(axis1, apart), la.dot(axis2, apart)
     det = ma * mc - mb * mb
-    parallel = T.absolute(det) < la.MINVAL
+    parallel = det < ma * mc * PARALLEL
 
     inverse = 1.0 / T.where(parallel, 1.0, det)
     x1, x2 = _clamped((mc * u - mb * v) * inverse, (ma * v - mb * u) * inverse, (ma, mb, mc, u, v))
 
-    def at(x1: Any, x2: Any) -> Point:
+    def at(x1: Any, x2: Any) -> list[Any]:
         pos1, pos2 = la.add_scaled(a.pos, axis1, x1), la.add_scaled(b.pos, axis2, x2)
-        return _spheres(pos1, a.size[0], a.axis, pos2, b.size[0], b.axis)
+        return flat(_spheres(pos1, a.size[0], a.axis, pos2, b.size[0], b.axis))
 
     general = at(x1, x2)
 
-    def ends() -> list[Any]:
-        tries = [
-            at(1.0, T.clip((v - mb) / mc, -1.0, 1.0)),
-            at(-1.0, T.clip((v + mb) / mc, -1.0, 1.0)),
-            at(T.clip((u - mb) / ma, -1.0, 1.0), 1.0),
-            at(T.clip((u + mb) / ma, -1.0, 1.0), -1.0),
-        ]
-        first, second = _first_two(tries, reach)
-        return [T.where(parallel, x, y) for x, y in zip(flat(first), flat(general))] + [
-            T.where(parallel, x, y) for x, y in zip(flat(second), NOWHERE)
-        ]
+    def end(x2: float) -> list[Any]:
+        """At this end of segment b, or at the end of segment a before it."""
+        x1 = (u - mb * x2) / ma
+        beyond = T.absolute(x1) > 1.0
+        x1 = T.clip(x1, -1.0, 1.0)
+        return at(x1, T.where(beyond, T.clip((v - mb * x1) / mc, -1.0, 1.0), x2))
 
-    values = T.if_(T.any_lane(parallel), ends, flat(general) + NOWHERE)
+    def ends() -> list[Any]:
+        return [T.where(parallel, x, y) for x, y in zip(end(-1.0) + end(1.0), general + NOWHERE)]
+
+    values = T.if_(T.any_lane(parallel), ends, general + NOWHERE)
     return [unflat(values[:7]), unflat(values[7:])]
 
 
@@ -82,18 +85,3 @@ def _clamped(x1: Any, x2: Any, coefficients: Any) -> tuple[Any, Any]:
     over, under = x2 > 1.0, x2 < -1.0
     other = T.clip((u + T.where(over, -mb, mb)) / ma, -1.0, 1.0)
     return T.where(over | under, other, x1), T.clip(x2, -1.0, 1.0)
-
-
-def _first_two(tries: list[Point], reach: float) -> tuple[Point, Point]:
-    """Of four points, in order, the first two that are near enough (both FAR where there are none)."""
-    first, second = NOWHERE, NOWHERE
-    one: Any = False
-    two: Any = False
-    for found in tries:
-        near = found.dist <= reach
-        to_second = near & one & T.logical_not(two)
-        to_first = near & T.logical_not(one)
-        first = [T.where(to_first, x, y) for x, y in zip(flat(found), first)]
-        second = [T.where(to_second, x, y) for x, y in zip(flat(found), second)]
-        one, two = one | near, two | to_second
-    return unflat(first), unflat(second)
