@@ -11,6 +11,7 @@ A pyramid of friction mu has one D on its four edges: R = 2 mu^2 (1 - d) / d * (
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from gpuenvs import trace as T
@@ -54,8 +55,8 @@ def make_constraint(m: Model, d: Any) -> None:
     """
     d.limits = [row for j in range(m.njnt) if m.jnt_limited[j] for row in _joint_limits(m, d, j)]
     d.friction = [_friction(m, d, dof) for dof in range(m.nv) if m.dof_frictionloss[dof]]
-    for contact in d.contact:
-        _contact(m, d, contact)
+    for _, points in groupby(d.contact, key=lambda contact: contact.pair):
+        _contacts(m, d, list(points))
 
 
 # Reference and impedance
@@ -186,16 +187,28 @@ def contact_weight(m: Model, pair: Any) -> tuple[float, float]:
     return weight * (1.0 + square), 2.0 * square / m.impratio
 
 
-def _contact(m: Model, d: Any, contact: Any) -> None:
+def _contacts(m: Model, d: Any, points: list[Any]) -> None:
+    """`active`, `D` and `aref` of the contact points of one pair. Two bodies seldom touch: skipped where no env has them."""
+    for contact in points:
+        contact.active = contact.dist < contact.pair.margin
+    size = 1 + points[0].dim
+    often = points[0].pair.shapes[0] == "plane"
+    needed = often or T.any_lane(T.any_of(*[contact.active for contact in points]))
+    rows = T.if_(needed, lambda: [x for contact in points for x in _rows(m, d, contact)], [0.0] * (size * len(points)))
+    for k, contact in enumerate(points):
+        contact.D, *contact.aref = rows[k * size : (k + 1) * size]
+
+
+def _rows(m: Model, d: Any, contact: Any) -> list[Any]:
+    """[D, aref along the contact's axes]."""
     pair = contact.pair
     soft = softness(m, pair.solref, pair.solimp)
     depth = contact.dist - pair.margin
-    contact.active = depth < 0.0
     imp = soft.impedance(depth)
-    contact.D = T.where(contact.active, inverse_regularisation(imp, *contact_weight(m, pair)), 0.0)
+    scale = T.where(contact.active, inverse_regularisation(imp, *contact_weight(m, pair)), 0.0)
     velocity = contact_velocity(m, d, contact)
-    contact.aref = [-(la.dot(axis, velocity) * soft.b) for axis in contact.axes]
-    contact.aref[0] = contact.aref[0] - depth * imp * soft.k
+    aref = [-(la.dot(axis, velocity) * soft.b) for axis in contact.axes]
+    return [scale, aref[0] - depth * imp * soft.k, *aref[1:]]
 
 
 def contact_velocity(m: Model, d: Any, contact: Any) -> list[Any]:
