@@ -358,7 +358,7 @@ def spec_of(task: Task, **fields: Any) -> EnvSpec:
         reset=task.reset,
         step=task.step,
         observe=task.observe,
-        observation_space=Box(-np.inf, np.inf, (task.obs_dim,), np.float32),
+        observation_space=Box(-np.inf, np.inf, (task.obs_dim,), np.float64),
         action_space=Box(low, high, dtype=np.float32),
         metrics=task.metrics,
         traced=True,

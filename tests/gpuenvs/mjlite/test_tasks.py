@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import subprocess
+import sys
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -99,6 +102,32 @@ def test_a_step_is_gymnasiums(env_id: str) -> None:
     states, actions = sample(spec, env, 96, seed=2)
     theirs = gymnasium_steps(spec, env, states, actions)
     compare(compiled_steps(spec, states, actions), theirs, 1e-9, 1e-6, CONTACT_FORCES.get(env_id, 0))
+
+
+@pytest.mark.parametrize("env_id", ["InvertedDoublePendulum-v5", "Reacher-v5", "Hopper-v5", "Walker2d-v5"])
+def test_whole_episodes_are_gymnasiums(env_id: str) -> None:
+    """From the same start under the same random actions: length, flags and return, with Gymnasium's time limit."""
+    spec, env, rows = gpuenvs.get(env_id), gymnasium_env(env_id), 8
+    limit, rng = gymnasium.spec(env_id).max_episode_steps, np.random.default_rng(5)
+    with gpuenvs.make(spec, rows, device="cpu", dtype="float64", threads=1) as batch:
+        batch.reset(seed=2)
+        first = np.array(batch.get_state()).T
+        actions, ended = [], np.zeros(rows, bool)
+        mine: dict[int, tuple[Any, ...]] = {}
+        while not ended.all():
+            actions.append(rng.uniform(-1.0, 1.0, (rows, spec.action_dim)) * spec.action_space.high)  # type: ignore[union-attr]
+            _, _, terminated, truncated, info = batch.step(actions[-1])
+            for row in np.flatnonzero((terminated | truncated) & ~ended):
+                mine[row] = (info["episode_length"][row], terminated[row], truncated[row], info["episode_return"][row])
+            ended |= terminated | truncated
+    for row, (length, terminated, truncated, total) in mine.items():
+        spec.reference.to_reference(env, spec.state(*first[row].tolist()))  # type: ignore[union-attr]
+        expected = 0.0
+        for action in actions[:length]:
+            _, reward, flag, _, _ = env.step(action[row])
+            expected += float(reward)
+        assert (terminated, truncated) == (flag, length == limit)
+        assert total == pytest.approx(expected, rel=1e-6)
 
 
 # Every keyword argument of Gymnasium's version 5 is in one of these, with a value other than its default.
@@ -262,12 +291,11 @@ def test_make_takes_the_keyword_arguments() -> None:
 @every_task
 def test_sizes_limits_and_spaces(env_id: str) -> None:
     spec, entry, env = gpuenvs.get(env_id), registry.BUILTIN[env_id], gymnasium_env(env_id)
-    assert spec.obs_dim == OBS_DIM[env_id] == env.observation_space.shape[0]
+    assert spec.obs_dim == OBS_DIM[env_id]
+    assert spec.observation_space == env.observation_space
     np.testing.assert_array_equal(spec.action_space.low, env.action_space.low)  # type: ignore[union-attr]
     np.testing.assert_array_equal(spec.action_space.high, env.action_space.high)  # type: ignore[union-attr]
     assert (spec.max_episode_steps, spec.reward_threshold) == (entry.max_episode_steps, entry.reward_threshold)
-    import gymnasium
-
     theirs = gymnasium.spec(env_id)
     assert (spec.max_episode_steps, spec.reward_threshold) == (theirs.max_episode_steps, theirs.reward_threshold)
 
@@ -292,10 +320,6 @@ def test_wrong_options_are_refused_in_one_line(env_id: str, options: dict[str, A
 
 
 def test_without_mujoco_or_its_models_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    import sys
-
-    import gymnasium
-
     spec = gpuenvs.get("Swimmer-v5")
     monkeypatch.setitem(sys.modules, "mujoco", None)
     with pytest.raises(ModelError, match=r"pip install 'gpurl\[mujoco\]'"):
@@ -307,9 +331,6 @@ def test_without_mujoco_or_its_models_there_is_one_clear_line(monkeypatch: pytes
 
 
 def test_importing_gpuenvs_imports_no_environment_and_no_mujoco() -> None:
-    import subprocess
-    import sys
-
     code = "import sys, gpuenvs; print([m for m in sys.modules if m == 'mujoco' or 'mjlite' in m or 'classic.' in m])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "gpuenvs" not in done.stdout and "'mujoco'" not in done.stdout
