@@ -77,9 +77,18 @@ class TracedCpuBackend(CpuBackend):
         self._over("observe_kernel", rows)
 
     def _over(self, name: str, rows: np.ndarray) -> None:
-        listed = np.ascontiguousarray(rows, np.int64)
-        counts = self._scratch[0][0]
-        self.kernel(name)(0, len(listed), self._table.ctypes.data, listed.ctypes.data, counts.ctypes.data)
+        """Run a kernel over `rows`, one run of consecutive rows after the other.
+
+        A kernel over a list would gather and scatter, and LLVM takes tens of seconds for hundreds of scatters.
+        """
+        function, counts = self.kernel(name), self._scratch[0][0]
+        chosen = np.asarray(rows, np.int64)
+        ends = np.append(np.flatnonzero(np.diff(chosen) != 1), len(chosen) - 1)
+        first = 0
+        for last in ends[: len(chosen)].tolist():
+            start, stop = int(chosen[first]), int(chosen[last]) + 1
+            function(start, stop, self._table.ctypes.data, None, counts.ctypes.data)
+            first = last + 1
 
 
 @intrinsic
@@ -134,5 +143,6 @@ def kernel_text(layout: Layout, real: str, name: str, action_dtype: str) -> str:
     slots = traced.slots(layout)
     program = traced.record_kernel(layout, real, name, action_dtype)
     size = len(layout.buffers) + len(TAIL)
-    listed = name != "step_kernel"
-    return machine.CpuPrinter(program, real, "kernel", size, slots["num_envs"], len(traced.COUNTED), listed).text()
+    return machine.CpuPrinter(
+        program, real, "kernel", size, slots["num_envs"], len(traced.COUNTED), listed=False
+    ).text()
