@@ -143,6 +143,4 @@ def kernel_text(layout: Layout, real: str, name: str, action_dtype: str) -> str:
     slots = traced.slots(layout)
     program = traced.record_kernel(layout, real, name, action_dtype)
     size = len(layout.buffers) + len(TAIL)
-    return machine.CpuPrinter(
-        program, real, "kernel", size, slots["num_envs"], len(traced.COUNTED), listed=False
-    ).text()
+    return machine.CpuPrinter(program, real, "kernel", size, slots["num_envs"], len(traced.COUNTED)).text()

@@ -1,11 +1,11 @@
 """A recorded row program as a CPU function, compiled by LLVM, and the cache of its machine code.
 
-The function steps rows `start .. stop` (or the rows of a list), a vector of them at a time::
+The function steps rows `start .. stop`, a vector of them at a time::
 
-    void name(i64 start, i64 stop, i64 *table, i64 *rows, i64 *counts)
+    void name(i64 start, i64 stop, i64 *table, i64 *unused, i64 *counts)
 
-`table` is the batch's address table (see `gpuenvs.runtime.cpu`), `rows` the list or null, and `counts[k]` is increased by the
-number of rows that met condition k.
+`table` is the batch's address table (see `gpuenvs.runtime.cpu`), and `counts[k]` is increased by the number of rows that met
+condition k.
 
 Operations of a row program beside those of `graph`, all made by `gpuenvs.runtime.traced`:
 
@@ -58,15 +58,11 @@ class CpuPrinter(Printer):
         slots: length of the address table.
         num_envs_slot: where the table holds the number of rows of each buffer.
         counts: length of the counts array.
-        listed: rows come from a list instead of a range.
     """
 
-    def __init__(
-        self, program: Program, real: str, name: str, slots: int, num_envs_slot: int, counts: int, listed: bool
-    ) -> None:
+    def __init__(self, program: Program, real: str, name: str, slots: int, num_envs_slot: int, counts: int) -> None:
         super().__init__(program, real, lanes(real))
         self._name, self._slots_total, self._n_slot, self._counts = name, slots, num_envs_slot, counts
-        self._listed = listed
         self._loaded: dict[int, str] = {}
         self._prologue: list[str] = []
 
@@ -77,7 +73,7 @@ class CpuPrinter(Printer):
         self.print_region(self.program.root)
         body = self.lines
         lines = [
-            f"define void @{self._name}(i64 %start, i64 %stop, ptr %table, ptr %rows, ptr %counts) #0 {{",
+            f"define void @{self._name}(i64 %start, i64 %stop, ptr %table, ptr %unused, ptr %counts) #0 {{",
             "entry:",
             *self.array_lines(),
             *self._prologue,
@@ -117,11 +113,7 @@ class CpuPrinter(Printer):
         limit, base = self.set(self.spread("%stop", "i64")), self.set(self.spread("%base", "i64"))
         at = self.set(f"add {wide} {base}, <{lane}>")
         self._active = self.set(f"icmp slt {wide} {at}, {limit}")
-        if self._listed:
-            pointer = self.set("getelementptr inbounds i64, ptr %rows, i64 %base")
-            self._rows = self.set(self._masked_load("i64", pointer, 8))
-        else:
-            self._rows = at
+        self._rows = at
 
     def _masked_load(self, element: str, pointer: str, align: int) -> str:
         kind, mask = self.vector(element), self.type("bool")
@@ -130,27 +122,17 @@ class CpuPrinter(Printer):
         return self.intrinsic(name, kind, *arguments)
 
     def _address(self, slot: int, row: int, dtype: str) -> str:
-        """Pointer to lane 0's element, or a vector of pointers in a listed program."""
+        """Pointer to lane 0's element."""
         element, n = _STORED[dtype], self._slot(self._n_slot)
         base = self.set(f"inttoptr i64 {self._slot(slot)} to ptr")
         offset = self.set(f"mul nsw i64 {n}, {row}")
         start = self.set(f"getelementptr inbounds {element}, ptr {base}, i64 {offset}")
-        if not self._listed:
-            return self.set(f"getelementptr inbounds {element}, ptr {start}, i64 %base")
-        return self.set(f"getelementptr inbounds {element}, ptr {start}, {self.vector('i64')} {self._rows}")
+        return self.set(f"getelementptr inbounds {element}, ptr {start}, i64 %base")
 
     def _op_get(self, v: Value) -> str:
         slot, row, dtype = v.attr
-        element, mask = _STORED[dtype], self.type("bool")
-        pointer, kind = self._address(slot, row, dtype), self.vector(element)
-        if self._listed:
-            name = f"llvm.masked.gather.{self.suffix(element)}.{self.suffix('p0')}"
-            arguments = (
-                (self.vector("ptr"), pointer), ("i32", str(_BYTES[dtype])), (mask, self._active), (kind, "zeroinitializer"),
-            )  # fmt: skip
-            loaded = self.set(self.intrinsic(name, kind, *arguments))
-        else:
-            loaded = self.set(self._masked_load(element, pointer, _BYTES[dtype]))
+        pointer, kind = self._address(slot, row, dtype), self.vector(_STORED[dtype])
+        loaded = self.set(self._masked_load(_STORED[dtype], pointer, _BYTES[dtype]))
         if dtype == "bool":
             return f"icmp ne {kind} {loaded}, zeroinitializer"
         if dtype == "int64":
@@ -164,12 +146,8 @@ class CpuPrinter(Printer):
         if dtype == "bool":
             value = self.set(f"zext {mask_type} {value} to {self.vector('i8')}")
         pointer, kind = self._address(slot, row, dtype), self.vector(element)
-        if self._listed:
-            name = f"llvm.masked.scatter.{self.suffix(element)}.{self.suffix('p0')}"
-            pointers = self.vector("ptr")
-        else:
-            name, pointers = f"llvm.masked.store.{self.suffix(element)}.p0", "ptr"
-        arguments = ((kind, value), (pointers, pointer), ("i32", str(_BYTES[dtype])), (mask_type, condition))
+        name = f"llvm.masked.store.{self.suffix(element)}.p0"
+        arguments = ((kind, value), ("ptr", pointer), ("i32", str(_BYTES[dtype])), (mask_type, condition))
         self.emit(self.intrinsic(name, "void", *arguments))
 
     def _op_shared(self, v: Value) -> str:
@@ -246,5 +224,9 @@ class Loaded:
 def _new_machine() -> Any:
     _target_machine()
     return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2, jit=True, codemodel="jitdefault"
+        cpu=llvm.get_host_cpu_name(),
+        features=llvm.get_host_cpu_features().flatten(),
+        opt=2,
+        jit=True,
+        codemodel="jitdefault",
     )
