@@ -14,6 +14,7 @@ from gpuenvs.mjlite import linalg as la
 from gpuenvs.mjlite.collide_cylinder import capsule_cylinder
 from gpuenvs.mjlite.collide_plane import plane_box, plane_capsule, plane_cylinder, plane_sphere
 from gpuenvs.mjlite.collide_round import capsule_capsule, sphere_capsule, sphere_sphere
+from gpuenvs.mjlite.collide_sphere import sphere_box, sphere_cylinder
 from gpuenvs.mjlite.model import Model
 from gpuenvs.mjlite.pairs import Pair, candidate_pairs
 from gpuenvs.mjlite.shapes import NOWHERE, Geom, Point, flat, frame, placed, unflat
@@ -25,6 +26,8 @@ COLLIDERS: dict[tuple[str, str], Callable[[Geom, Geom, float], list[Point]]] = {
     ("plane", "box"): plane_box,
     ("sphere", "sphere"): sphere_sphere,
     ("sphere", "capsule"): sphere_capsule,
+    ("sphere", "cylinder"): sphere_cylinder,
+    ("sphere", "box"): sphere_box,
     ("capsule", "capsule"): capsule_capsule,
     ("capsule", "cylinder"): capsule_cylinder,
 }

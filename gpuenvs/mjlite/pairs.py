@@ -24,6 +24,8 @@ POINTS = {
     ("plane", "box"): 4,
     ("sphere", "sphere"): 1,
     ("sphere", "capsule"): 1,
+    ("sphere", "cylinder"): 1,
+    ("sphere", "box"): 1,
     ("capsule", "capsule"): 2,
     ("capsule", "cylinder"): 2,
 }

@@ -64,6 +64,17 @@ def test_spheres_and_capsules(first: str, second: str) -> None:
     assert max(found.values()) < 1e-9, found
 
 
+@pytest.mark.parametrize("solid", ["box", "cylinder"])
+def test_sphere_outside_and_inside_of_a_solid(solid: str) -> None:
+    m = load(TWO.format(first="sphere", second=solid, size1="0.1", size2=SIZES[solid]))
+    qpos = pair_states(600, 9, 0.5)
+    found, contacts = errors(m, qpos)
+    inside = np.linalg.norm(qpos[:, 7:10], axis=1) < 0.1
+    assert inside.sum() > 50
+    assert inside.sum() < contacts < 550
+    assert max(found.values()) < 1e-9, found
+
+
 def test_parallel_capsules_touch_in_up_to_two_points() -> None:
     m = load(TWO.format(first="capsule", second="capsule", size1="0.1 0.3", size2="0.15 0.2"))
     n, rng = 300, np.random.default_rng(3)

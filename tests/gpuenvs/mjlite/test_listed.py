@@ -18,7 +18,7 @@ TWO_TREES = """<mujoco><default><geom condim="3" friction="0.6"/>
     <default class="plane only"><geom contype="2" conaffinity="0"/></default></default>
   <worldbody><geom type="plane" size="1 1 1" conaffinity="3"/>
   <body pos="0 0 .3"><freejoint/><geom type="capsule" size=".1 .2"/>
-    <body pos="0 .3 0"><joint axis="1 0 0"/><geom class="plane only" type="box" size=".1 .1 .1"/></body></body>
+    <body pos="0 .3 0"><joint axis="1 0 0"/><geom class="plane only" type="box" size=".1 .1 .1" contype="3"/></body></body>
   <body pos=".1 0 .5"><joint type="slide" axis="0 0 1"/><joint axis="0 1 0"/><geom type="sphere" size=".2" friction="0.8"/>
     <geom class="plane only" type="cylinder" size=".1 .1" pos=".4 0 0"/></body></worldbody></mujoco>"""
 

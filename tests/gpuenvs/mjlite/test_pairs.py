@@ -113,16 +113,20 @@ def test_mixing_as_the_engine_mixes(floor: str, a: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("a", "message"),
+    ("floor", "a", "message"),
     [
-        ('type="box"', "contact of geoms 'd' and 'a': sphere with box is not supported"),
-        ('type="ellipsoid"', "contact of geoms 'floor' and 'a': plane with ellipsoid is not supported"),
-        ('condim="4"', "contact of geoms 'floor' and 'a': condim 4 is not supported"),
+        (
+            'contype="0" conaffinity="0"',
+            'type="ellipsoid"',
+            "contact of geoms 'd' and 'a': sphere with ellipsoid is not supported",
+        ),
+        ("", 'type="ellipsoid"', "contact of geoms 'floor' and 'a': plane with ellipsoid is not supported"),
+        ("", 'condim="4"', "contact of geoms 'floor' and 'a': condim 4 is not supported"),
     ],
 )
-def test_refusals_name_the_geoms(a: str, message: str) -> None:
+def test_refusals_name_the_geoms(floor: str, a: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        build(a=a)
+        build(floor=floor, a=a)
 
 
 def test_different_sliding_frictions_are_refused() -> None:
