@@ -137,7 +137,9 @@ def main(states: int, write: bool, envs: tuple[str, ...]) -> None:
         click.echo(report(rows[-1:]).splitlines()[-1])
     text = "Largest difference of a velocity (m/s or rad/s) after one simulation step.\n\n" + report(rows)
     if write:
-        (RESULTS / "mujoco_accuracy.json").write_text(json.dumps({"machine": machine.describe(), "rows": rows}, indent=1) + "\n")
+        (RESULTS / "mujoco_accuracy.json").write_text(
+            json.dumps({"machine": machine.describe(), "rows": rows}, indent=1) + "\n"
+        )
         (RESULTS / "mujoco_accuracy.md").write_text(text)
     click.echo(text)
 

@@ -29,7 +29,9 @@ def contenders(cores: int, peers: bool) -> list[Contender]:
         name, options = f"mujoco.rollout, {_threads(threads)}", {"threads": threads}
         found.append(Contender(name, "mujoco_rollout", "mujoco", "pip install mujoco", peer=False, options=options))
     options = {"batch_sizes": [cores, 16, 64, 256], "threads": [cores]}
-    found.append(Contender(f"EnvPool, {_threads(cores)}", "envpool_env", "envpool", "pip install envpool", True, options))
+    found.append(
+        Contender(f"EnvPool, {_threads(cores)}", "envpool_env", "envpool", "pip install envpool", True, options)
+    )
     return found
 
 
@@ -83,14 +85,24 @@ def _compare(rows: list[dict[str, Any]]) -> None:
 
 def tables(rows: list[dict[str, Any]], title: str) -> list[Any]:
     """rich tables of the rows of `measure_task`."""
-    cells = [_cells(row) for row in rows if row["benchmark"] == "mujoco"]
-    return [table(title, HEADER, cells, right=tuple(range(2, 8)))] if cells else []
+    lines = [cells(row) for row in rows if row["benchmark"] == "mujoco"]
+    return [table(title, HEADER, lines, right=tuple(range(2, 8)))] if lines else []
 
 
-HEADER = ("task", "contender", "steps/s", "x C engine", "x EnvPool", "x float64", "x 1 thread", "compile s, cold / warm")
+HEADER = (
+    "task",
+    "contender",
+    "steps/s",
+    "x C engine",
+    "x EnvPool",
+    "x float64",
+    "x 1 thread",
+    "compile s, cold / warm",
+)
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def cells(row: dict[str, Any]) -> list[str]:
+    """A row as it is printed under `HEADER`."""
     if "steps_per_second" not in row:
         why = f"not installed: {row['install']}" if "missing" in row else row["error"]
         return [row["env"], row["contender"], "-", "-", "-", "-", "-", why]

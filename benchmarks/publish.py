@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from benchmarks import mujoco_bench
 from benchmarks.report import markdown, quantity, ratio
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,6 +49,12 @@ def env_table(rows: list[dict[str, Any]]) -> str:
     return where(rows[0]) + markdown(header, lines, right=(2, 3, 4))
 
 
+def mujoco_table(rows: list[dict[str, Any]]) -> str:
+    """One line per MuJoCo task and contender."""
+    lines = [mujoco_bench.cells(row) for row in rows if row["benchmark"] == "mujoco"]
+    return where(rows[0]) + markdown(mujoco_bench.HEADER, lines, right=tuple(range(2, 8)))
+
+
 def train_table(rows: list[dict[str, Any]]) -> str:
     """One line per case and contender."""
     lines = []
@@ -70,8 +77,11 @@ def sections(results: Path) -> dict[str, str]:
         found["env"] = env_table(read_lines(path))
     if (path := results / "train.jsonl").exists():
         found["train"] = train_table(read_lines(path))
-    if (path := results / "presets.md").exists():
-        found["presets"] = path.read_text()
+    if (path := results / "mujoco.jsonl").exists():
+        found["mujoco"] = mujoco_table(read_lines(path))
+    for name in ("presets", "mujoco_accuracy"):
+        if (path := results / f"{name}.md").exists():
+            found[name] = path.read_text()
     return found
 
 
