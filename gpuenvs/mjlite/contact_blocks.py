@@ -77,6 +77,10 @@ class Block:
             out.append(cross * v[0] + own * t)
         return out
 
+    def pull(self, x: list[Any], rest: bool) -> list[Any]:
+        """What A is multiplied with to give the force along the directions at x, or what it would be at rest."""
+        return self.aref if rest else la.neg(x)
+
     def frame_force(self, x: list[Any]) -> list[Any]:
         """Force on the second body along the contact frame, newton."""
         return [-(s * f) for s, f in zip(self.scales, self.times(self.stiffness(x), x))]
@@ -145,34 +149,22 @@ class BodyContacts(Contacts):
             out.append([la.dot(axis, velocity) - ref for axis, ref in zip(block.axes, block.aref)])
         return out
 
-    def load(self, parts: list[list[Any]], newton: bool) -> tuple[list[Any], list[Any]]:
-        """Stiffness (21) and wrench (6) of the body.
-
-        Without `newton` the stiffness is 0 and the wrench that of the contact forces at x, instead of A aref.
-        """
+    def load(self, parts: list[list[Any]], stiffness: bool, rest: bool) -> tuple[list[Any], list[Any]]:
+        """Stiffness of the body (21 numbers; 0 unless asked for) and the wrench of the contact forces on it (6)."""
 
         def sums() -> list[Any]:
             total: list[Any] = [0.0] * 27
             for block, arm, x in zip(self.blocks, self.arms, parts):
-                mine = self._load_one(block, arm, x, newton)
-                total = [u + v for u, v in zip(total, mine)]
+                own = block.stiffness(x)
+                force: list[Any] = [0.0] * 3
+                for axis, along in zip(block.axes, block.times(own, block.pull(x, rest))):
+                    force = la.add_scaled(force, axis, along)
+                matrix = spatial(linear(block.axes, own), arm) if stiffness else [0.0] * 21
+                total = la.add(total, [*matrix, *la.cross(arm, force), *force])
             return total
 
         total = T.if_(self.touching(), sums, [0.0] * 27)
         return total[:21], total[21:]
-
-    @staticmethod
-    def _load_one(block: Block, arm: list[Any], x: list[Any], newton: bool) -> list[Any]:
-        stiffness = block.stiffness(x)
-        if newton:
-            pushes = block.times(stiffness, block.aref)
-        else:
-            pushes = [-f for f in block.times(stiffness, x)]
-        force: list[Any] = [0.0] * 3
-        for axis, push in zip(block.axes, pushes):
-            force = la.add_scaled(force, axis, push)
-        wrench = [*la.cross(arm, force), *force]
-        return [*(spatial(linear(block.axes, stiffness), arm) if newton else [0.0] * 21), *wrench]
 
 
 def linear(axes: list[list[Any]], stiffness: list[tuple[Any, Any]]) -> list[list[Any]]:
@@ -232,8 +224,10 @@ class PairContacts(Contacts):
             out.append(row)
         return out
 
-    def add_terms(self, parts: list[list[Any]], matrix: dict[tuple[int, int], Any] | None, right: list[Any]) -> None:
-        """Adds J'A J and J'A aref to the system; without a matrix the force -J'A x to `right`."""
+    def add_terms(
+        self, parts: list[list[Any]], matrix: dict[tuple[int, int], Any] | None, right: list[Any], rest: bool
+    ) -> None:
+        """Adds the contact forces to `right` and J'A J to `matrix`, if there is one."""
         dofs = [i for i, _ in self.path]
         count = len(dofs)
         places = [(i, j) for i in range(count) for j in range(i + 1)] if matrix is not None else []
@@ -242,7 +236,7 @@ class PairContacts(Contacts):
             total: list[Any] = [0.0] * (count + len(places))
             for block, x in zip(self.blocks, parts):
                 jacobian, stiffness = self.jacobian(block), block.stiffness(x)
-                pushes = block.times(stiffness, block.aref if matrix is not None else la.neg(x))
+                pushes = block.times(stiffness, block.pull(x, rest))
                 columns = [block.times(stiffness, row) for row in jacobian]
                 mine = [la.dot(row, pushes) for row in jacobian] + [la.dot(jacobian[j], columns[i]) for i, j in places]
                 total = la.add(total, mine)

@@ -27,7 +27,9 @@ MOST_UNROLLED = 48
 Watch = Callable[[Data], list[Any]]
 
 
-def forward(m: Model, d: Data, start: list[Any] | None = None, listed: bool | None = None) -> None:
+def forward(
+    m: Model, d: Data, start: list[Any] | None = None, cold: Any = 0.0, listed: bool | None = None
+) -> None:
     """Everything up to the accelerations, as mj_forward. Reads qpos, qvel, ctrl.
 
     Writes what the stages write, and qacc; what the constraints exert is computed by `constraint_forces` if wanted.
@@ -36,6 +38,7 @@ def forward(m: Model, d: Data, start: list[Any] | None = None, listed: bool | No
         m: the model.
         d: the state.
         start: where the solver starts, (nv,) accelerations; default: at rest. The result does not depend on it.
+        cold: 1.0 if the start is no good guess, else 0.0.
         listed: contacts as a list of those that occur, or (False) all unrolled; default: by their number.
     """
     kinematics(m, d)
@@ -49,7 +52,9 @@ def forward(m: Model, d: Data, start: list[Any] | None = None, listed: bool | No
     method = solve_method(m, listed)
     method.contacts(m, d)
     d.constraints = method.rows(m, d)
-    d.qacc = d.constraints.solve([0.0] * m.nv if start is None else start)
+    if start is None:
+        start, cold = [0.0] * m.nv, 1.0
+    d.qacc = d.constraints.solve(start, cold)
 
 
 def solve_method(m: Model, listed: bool | None = None) -> Any:
@@ -89,7 +94,7 @@ def rne_post_constraint(m: Model, d: Data) -> None:
 def reset_forward(m: Model, qpos: list[Any], qvel: list[Any], watch: Watch, listed: bool | None = None) -> list[Any]:
     """What `watch` reads after mj_forward from a state with all controls 0."""
     d = Data(qpos, qvel, [0.0] * m.nu)
-    forward(m, d, None, listed)
+    forward(m, d, listed=listed)
     constraint_forces(m, d)
     return watch(d)
 
@@ -123,7 +128,7 @@ def control_step(
     def step(k: Any, *values: Any) -> list[Any]:
         return advance(m, list(values), ctrl, watched, k == frame_skip - 1, listed)
 
-    values = T.loop(frame_skip, step, [*qpos, *qvel, *[0.0] * m.nv])
+    values = T.loop(frame_skip, step, [*qpos, *qvel, *[0.0] * m.nv, 1.0])
     return values[: m.nq], values[m.nq : m.nq + m.nv], watched.values()
 
 
@@ -153,30 +158,35 @@ class _Watched:
         return [self._kept.load(k) for k in range(self._count)]
 
 
+def _pass(m: Model, values: list[Any], ctrl: list[Any], listed: bool | None) -> tuple[Data, list[Any]]:
+    """A forward pass from loop values qpos, qvel, the last accelerations and 1.0 if there were none; new values of these."""
+    v, a = m.nq, m.nq + m.nv
+    d = Data(values[:v], values[v:a], ctrl)
+    forward(m, d, values[a : a + m.nv], values[a + m.nv], listed)
+    return d, [*d.qacc, 0.0]
+
+
 def _euler(m: Model, values: list[Any], ctrl: list[Any], watched: _Watched, last: Any, listed: bool | None) -> list[Any]:
-    d = Data(values[: m.nq], values[m.nq : m.nq + m.nv], ctrl)
-    forward(m, d, values[m.nq + m.nv :], listed)
+    d, start = _pass(m, values, ctrl, listed)
     watched.store(d, last, d.qacc)
     acceleration, damped = d.qacc, integrate.damped_inertia(m, d)
     if damped is not None:
         acceleration = factor.solve(factor.factorize(damped, m.nv), factor.product(d.qM, d.qacc))
     qpos, qvel = integrate.euler(m, d, acceleration)
-    return [*qpos, *qvel, *d.qacc]
+    return [*qpos, *qvel, *start]
 
 
 def _runge_kutta(
     m: Model, values: list[Any], ctrl: list[Any], watched: _Watched, last: Any, listed: bool | None
 ) -> list[Any]:
     qpos0, qvel0 = values[: m.nq], values[m.nq : m.nq + m.nv]
-    size = m.nq + 2 * m.nv
+    size = len(values)
 
     def stage(k: Any, *carried: Any) -> list[Any]:
-        d = Data(carried[: m.nq], carried[m.nq : m.nq + m.nv], ctrl)
-        forward(m, d, list(carried[m.nq + m.nv : size]), listed)
-        found = d.qacc
+        d, start = _pass(m, list(carried), ctrl, listed)
         qpos, qvel, sums = integrate.rk4_stage(m, k, qpos0, qvel0, d, list(carried[size:]))
         mean = [(after - before) * (1.0 / m.timestep) for after, before in zip(qvel, qvel0)]
         watched.store(d, last & (k == 3), mean)
-        return [*qpos, *qvel, *found, *sums]
+        return [*qpos, *qvel, *start, *sums]
 
     return T.loop(4, stage, [*values, *integrate.rk4_start(m)])[:size]

@@ -79,11 +79,13 @@ class Slots:
         first, second = edges[0] + edges[1], edges[2] + edges[3]
         return [(first + second, 0.0), (edges[0] - edges[1], first), (edges[2] - edges[3], second)]
 
-    def add(self, s: Any, pair: Any, matrix: T.Array, right: T.Array) -> None:
-        """Adds J'A J to `matrix` and J'A aref to `right`."""
-        scales, aref = self.scales(pair), self.load(self.group.aref, s)
-        stiffness = scaled(self.stiffness(s, self.load(self.here, s)), scales)
-        push = times(stiffness, aref)
+    def add(self, s: Any, pair: Any, matrix: T.Array, right: T.Array, rest: bool) -> None:
+        """Adds J'A J to `matrix` and the contact forces (at x, or `contact_blocks.Block.pull` at rest) to `right`."""
+        x, scales = self.load(self.here, s), self.scales(pair)
+        stiffness = self.stiffness(s, x)
+        pull = [scale * r for scale, r in zip(scales, self.load(self.group.aref, s))] if rest else la.neg(x)
+        push = [scale * f for scale, f in zip(scales, times(stiffness, pull))]
+        stiffness = scaled(stiffness, scales)
 
         def terms() -> list[Any]:
             def column(k: Any, dof: Any, jac: list[Any]) -> list[Any]:
@@ -116,10 +118,10 @@ class Rows(JointRows):
         self.matrix, self.right, self.acceleration = T.Array(m.nv * m.nv), T.Array(m.nv), T.Array(m.nv)
         self.tree = [(i, j) for i in range(m.nv) for j in _ancestors(m, i)]
 
-    def solve(self, start: list[Any], limit: int = newton.LIMIT) -> list[Any]:
-        """The accelerations, (nv,). `start`: any accelerations to begin with."""
+    def solve(self, start: list[Any], again: Any = 0.0, **options: Any) -> list[Any]:
+        """The accelerations, (nv,); arguments as `newton.minimise` has them."""
         self.coupled = self._coupled()
-        return newton.minimise(self, start, limit)
+        return newton.minimise(self, start, again, **options)
 
     def _coupled(self) -> Any:
         """Uniform condition: a listed contact couples dofs of which neither is above the other."""
@@ -176,15 +178,15 @@ class Rows(JointRows):
 
             slots.each(back)
 
-    def minimum(self, x: list[Any]) -> list[Any]:
-        matrix, right = self.system(x)
+    def minimum(self, x: list[Any], c: list[Any] | None) -> list[Any]:
+        matrix, right = self.system(x, c)
         nv = self.m.nv
         for i in range(nv):
             self.right.store(i, right[i])
             for j in range(i + 1):
                 self.matrix.store(i * nv + j, matrix.get((i, j), 0.0))
         for slots in self.slots:
-            slots.each(lambda s, pair, slots=slots: slots.add(s, pair, self.matrix, self.right) or [])
+            slots.each(lambda s, pair, slots=slots: slots.add(s, pair, self.matrix, self.right, c is None) or [])
         right = [self.right.load(i) for i in range(nv)]
 
         def over(entries: list[tuple[int, int]]) -> list[Any]:
@@ -192,7 +194,8 @@ class Rows(JointRows):
             return factor.solve(factor.factorize(loaded, nv), right)
 
         full = T.if_(self.coupled, lambda: over([(i, j) for i in range(nv) for j in range(i + 1)]), [0.0] * nv)
-        return T.if_(flag_not(self.coupled), lambda: over(self.tree), full)
+        step = T.if_(flag_not(self.coupled), lambda: over(self.tree), full)
+        return step if c is None else la.add(c, step)
 
     def slope(self, a: list[Any], b: list[Any], x: list[Any], y: list[Any]) -> Slope:
         joints = self.joint_slope(a, b, x, y)

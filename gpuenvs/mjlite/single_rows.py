@@ -13,7 +13,6 @@ class LimitRow:
 
     def __init__(self, limit: Any) -> None:
         self.dofs, self.jac, self.D, self.aref = limit.dofs, limit.jac, limit.D, limit.aref
-        self._pushes = [j * self.aref for j in self.jac]
 
     def residual(self, a: list[Any]) -> Any:
         return la.dot(self.jac, [a[i] for i in self.dofs]) - self.aref
@@ -22,13 +21,16 @@ class LimitRow:
         """Second derivative of the cost by x."""
         return T.where(x < 0.0, self.D, 0.0)
 
-    def terms(self, x: Any) -> tuple[list[Any], list[list[Any]]]:
-        """What the row adds to the linear system on its dofs: right-hand side, and matrix."""
+    def terms(self, x: Any, rest: bool) -> tuple[list[Any], list[list[Any]]]:
+        """What the row adds to the linear system on its dofs: force and second derivative.
+
+        `rest`: the force that the row's parabola at x has at a = 0, else that at x.
+        """
         weight = self.stiffness(x)
+        force = weight * self.aref if rest else -(weight * x)
         if len(self.dofs) == 1:
-            return [weight * self._pushes[0]], [[weight]]
-        scaled = la.scale(self.jac, weight)
-        return la.scale(self._pushes, weight), [[u * v for v in self.jac] for u in scaled]
+            return [self.jac[0] * force], [[weight]]
+        return la.scale(self.jac, force), [[u * v for v in self.jac] for u in la.scale(self.jac, weight)]
 
     def force(self, x: Any) -> Any:
         """Minus the first derivative of the cost by x."""
@@ -55,14 +57,13 @@ class FrictionRow:
     def stiffness(self, x: Any) -> Any:
         return T.where(self._sliding(x), 0.0, self.D)
 
-    def terms(self, x: Any) -> tuple[list[Any], list[list[Any]]]:
-        return [self._push(x)], [[self.stiffness(x)]]
-
-    def _push(self, x: Any) -> Any:
-        return T.where(self._sliding(x), T.where(x < 0.0, self.loss, -self.loss), self.D * self.aref)
+    def terms(self, x: Any, rest: bool) -> tuple[list[Any], list[list[Any]]]:
+        """As `LimitRow.terms`; beyond the parabola the force is the same everywhere."""
+        force = T.where(self._sliding(x), self.force(x), self.D * self.aref) if rest else self.force(x)
+        return [force], [[self.stiffness(x)]]
 
     def force(self, x: Any) -> Any:
         return T.clip(-(self.D * x), -self.loss, self.loss)
 
     def changed(self, x: Any, y: Any) -> Any:
-        return self._push(x) != self._push(y)
+        return (self.stiffness(x) != self.stiffness(y)) | (self._sliding(x) & ((x < 0.0) ^ (y < 0.0)))

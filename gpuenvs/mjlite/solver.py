@@ -40,11 +40,13 @@ class JointRows:
     def single_residuals(self, a: list[Any]) -> list[Any]:
         return [row.residual(a) for row in self.singles]
 
-    def system(self, x: list[Any]) -> tuple[dict[tuple[int, int], Any], list[Any]]:
-        """The linear system of all but the contacts: matrix and right-hand side."""
+    def system(self, x: list[Any], c: list[Any] | None) -> tuple[dict[tuple[int, int], Any], list[Any]]:
+        """The linear system of all but the contacts for the step from c: matrix and right-hand side."""
         matrix, right = dict(self.d.qM), list(self.d.qfrc_smooth)
+        if c is not None:
+            right = la.sub(right, factor.product(self.d.qM, c))
         for row, y in zip(self.singles, x):
-            pushes, weights = row.terms(y)
+            pushes, weights = row.terms(y, c is None)
             for k, i in enumerate(row.dofs):
                 right[i] = right[i] + pushes[k]
                 for j, weight in zip(row.dofs[: k + 1], weights[k]):
@@ -102,17 +104,17 @@ class TreeRows(JointRows):
         self.blocks: list[Block] = [b for group in (*self.on_body, *self.between) for b in group.blocks]
         self.loaded = self._loaded_bodies()
 
-    def solve(self, start: list[Any], limit: int = newton.LIMIT) -> list[Any]:
-        """The accelerations, (nv,). `start`: any accelerations to begin with."""
+    def solve(self, start: list[Any], again: Any = 0.0, **options: Any) -> list[Any]:
+        """The accelerations, (nv,); arguments as `newton.minimise` has them."""
         if not self.blocks and not self.singles:
-            return self.minimum([])
-        return newton.minimise(self, start, limit)
+            return self.minimum([], None)
+        return newton.minimise(self, start, again, **options)
 
     def forces(self, a: list[Any]) -> None:
         """Forces at the solution. Writes qfrc_constraint (nv,) and each contact's `along`: its force along `axes`, (dim,)."""
         _, parts = self._split(self.residual(a))
         total = self.joint_forces(a)
-        self._add_contacts(parts, None, total)
+        self._add_contacts(parts, None, total, False)
         for block, y in zip(self.blocks, parts):
             block.contact.along = block.frame_force(y)
         self.d.qfrc_constraint = total
@@ -168,21 +170,22 @@ class TreeRows(JointRows):
             at += block.size
         return x[: len(self.singles)], parts
 
-    def minimum(self, x: list[Any]) -> list[Any]:
+    def minimum(self, x: list[Any], c: list[Any] | None) -> list[Any]:
         single, parts = self._split(x)
-        matrix, right = self.system(single)
-        self._add_contacts(parts, matrix, right)
-        return factor.solve(factor.factorize(matrix, len(right)), right)
+        matrix, right = self.system(single, c)
+        self._add_contacts(parts, matrix, right, c is None)
+        step = factor.solve(factor.factorize(matrix, len(right)), right)
+        return step if c is None else la.add(c, step)
 
     def _add_contacts(
-        self, parts: list[list[Any]], matrix: dict[tuple[int, int], Any] | None, right: list[Any]
+        self, parts: list[list[Any]], matrix: dict[tuple[int, int], Any] | None, right: list[Any], rest: bool
     ) -> None:
-        """Adds J'A J to `matrix` and J'A aref to `right`; without a matrix the force -J'A x to `right`."""
+        """Adds the contact forces (at x, or `Block.pull` at rest) to `right` and J'A J to `matrix`, if there is one."""
         at = 0
         stiffness: dict[int, list[Any]] = {b: [0.0] * 21 for b in self.loaded}
         wrench: dict[int, list[Any]] = {b: [0.0] * 6 for b in self.loaded}
         for group in self.on_body:
-            more = group.load(parts[at : at + len(group.blocks)], matrix is not None)
+            more = group.load(parts[at : at + len(group.blocks)], matrix is not None, rest)
             b = group.body
             stiffness[b], wrench[b] = la.add(stiffness[b], more[0]), la.add(wrench[b], more[1])
             at += len(group.blocks)
@@ -198,7 +201,7 @@ class TreeRows(JointRows):
                 wrench[parent] = la.add(wrench[parent], wrench[b])
                 stiffness[parent] = la.add(stiffness[parent], stiffness[b])
         for group in self.between:
-            group.add_terms(parts[at : at + len(group.blocks)], matrix, right)
+            group.add_terms(parts[at : at + len(group.blocks)], matrix, right, rest)
             at += len(group.blocks)
 
     def retreat(self, searching: Any, t: Any) -> None:
