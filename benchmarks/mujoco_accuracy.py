@@ -10,6 +10,7 @@ From each sampled state both make one `mj_step`; the largest and the median diff
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def compiled_step(model: Any, states: Sample, dtype: str) -> np.ndarray:
 
 def exact(mj: Any) -> None:
     """Let the C engine solve to rounding: Newton, tolerance 0."""
-    import mujoco
+    mujoco: Any = importlib.import_module("mujoco")
 
     mj.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
     mj.opt.tolerance, mj.opt.ls_tolerance = 0.0, 1e-6
@@ -78,7 +79,8 @@ def exact(mj: Any) -> None:
 def measure(env_id: str, n: int, seed: int = 0) -> dict[str, Any]:
     """One row: errors and coverage."""
     import gymnasium
-    import mujoco
+
+    mujoco: Any = importlib.import_module("mujoco")
 
     from gpuenvs.mjlite.model import from_mjmodel
     from gpuenvs.mjlite.quiet import mujoco_warnings_logged

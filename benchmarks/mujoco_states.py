@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -41,11 +42,11 @@ class Coverage:
 
 
 def sample(mj: Any, n: int, seed: int = 0, steps: int = 60) -> Sample:
-    """Every third trajectory starts near qpos0, every third one thrown (random joint angles, fast), every third one turned over.
+    """Every third trajectory starts near qpos0, every third one thrown (random joint angles, fast), the others turned over.
 
     Controls are held for five records and exceed their range now and then; a record is three simulation steps.
     """
-    import mujoco
+    mujoco: Any = importlib.import_module("mujoco")
 
     rng = np.random.default_rng(seed)
     data = mujoco.MjData(mj)
@@ -83,7 +84,7 @@ def _throw(mj: Any, data: Any, kind: int, rng: np.random.Generator) -> None:
 
 def each_step(mj: Any, states: Sample) -> tuple[np.ndarray, np.ndarray, Coverage]:
     """qpos and qvel after one mj_step of the C engine from each state, without a warm start; and the coverage."""
-    import mujoco
+    mujoco: Any = importlib.import_module("mujoco")
 
     data = mujoco.MjData(mj)
     qpos, qvel = np.empty_like(states.qpos), np.empty_like(states.qvel)

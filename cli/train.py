@@ -96,6 +96,8 @@ def _print_settings(spec: Any, algo: str) -> None:
     ]
     for name, value in spec.params._asdict().items():
         rows.append([f"env.{name}", _text(value), "a number", f"parameter of {spec.id}"])
+    for name in spec.options:
+        rows.append([f"env.{name}", "", "see the environment's documentation", f"option of {spec.id}"])
     rows.append(["env.max_episode_steps", _text(spec.max_episode_steps), "an integer >= 1", "time limit in steps"])
     print_table(("setting", "value", "accepts", "meaning"), rows)
 

@@ -36,11 +36,13 @@ class Reference:
         id: Gymnasium id of the environment this one must match step for step.
         to_reference: `(env.unwrapped, state)` -> None; `state` is a State of Python scalars.
         from_reference: `env.unwrapped` -> State of Python scalars.
+        keywords: params and options that Gymnasium's constructor takes by the same names, with the same meaning.
     """
 
     id: str
     to_reference: Callable[[Any, Any], None]
     from_reference: Callable[[Any], Any]
+    keywords: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,10 @@ from typing import Any
 import gpuenvs
 from gpuenvs.errors import CheckpointError, ConfigError, DeviceError, RunError
 from gpuenvs.runtime.threads import allowed_cores
-from learners import compat
+from learners import compat, env_options
 from learners.config import make_config, parse_overrides, to_dict
 from learners.presets import preset
 
-ENV_PREFIX = "env."
-# Options of gpuenvs.make beside the params that `--set env.<name>=` may set.
-ENV_OPTIONS = {"max_episode_steps": int}
 # Rows of metrics.csv and checkpoints that a run of default settings makes.
 ROWS_PER_RUN, CHECKPOINTS_PER_RUN = 1000, 20
 CHECKPOINT_MIN_SECONDS = 2.0
@@ -43,7 +40,7 @@ class RunConfig:
     """
 
     env_id: str
-    env_params: dict[str, float]
+    env_params: dict[str, Any]
     algo: str
     schedule: str
     settings: dict[str, Any]
@@ -113,8 +110,8 @@ def resolve(
     spec = gpuenvs.get(env_id)
     compat.check(algo, schedule, spec.action_space)
     items = list(overrides)
-    env_items = [item.strip() for item in items if item.strip().startswith(ENV_PREFIX)]
-    env_params = _parse_env(spec, env_items)
+    env_items = [item.strip() for item in items if item.strip().startswith(env_options.PREFIX)]
+    env_params = env_options.parse(spec, env_items)
     cls = compat.algorithm(algo).config_class
     values = {
         **preset(spec.id, algo),
@@ -174,7 +171,7 @@ def load_policy(config: RunConfig, state: Mapping[str, Any], device: str = "cpu"
     Raises:
         CheckpointError: the checkpoint is of another kind of run.
     """
-    spec = gpuenvs.get(config.env_id)
+    spec = env_options.configured(gpuenvs.get(config.env_id), config.env_params)
     algorithm = compat.algorithm(config.algo)
     settings = make_config(algorithm.config_class, config.settings)
     algo = algorithm(settings, spec.observation_space, spec.action_space, resolve_device(device), config.seed)
@@ -226,22 +223,6 @@ def resolve_device(device: str) -> str:
         return "cpu"
     build = "a CPU-only build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
     raise DeviceError(f"device {device!r} cannot be used: torch {torch.__version__} is {build}; see `gpurl doctor`")
-
-
-def _parse_env(spec: Any, items: Iterable[str]) -> dict[str, float]:
-    params: dict[str, float] = {}
-    for item in items:
-        name, equals, text = item.removeprefix(ENV_PREFIX).partition("=")
-        if not equals:
-            raise ConfigError(f"--set {item}: write it as env.name=value")
-        try:
-            number = float(text)
-        except ValueError:
-            raise ConfigError(f"--set {item}: {text!r} is not a number") from None
-        kind = ENV_OPTIONS.get(name.strip(), float)
-        params[name.strip()] = kind(number) if number.is_integer() else number
-    spec.with_params({name: value for name, value in params.items() if name not in ENV_OPTIONS})
-    return params
 
 
 def _in_range(name: str, value: int, low: int, high: int) -> int:

@@ -16,6 +16,7 @@ import gpuenvs
 from gpuenvs.errors import ConfigError, RunError
 from gpuenvs.mjlite.quiet import mujoco_warnings_logged
 from gpuenvs.spec import EnvSpec
+from learners.env_options import reference_keywords
 from learners.metrics import to_numpy
 
 PLACES = ("gymnasium", "gpuenvs")
@@ -92,7 +93,7 @@ def evaluate(
         on: `"gymnasium"` (Gymnasium's own environment of the same name) or `"gpuenvs"`.
         seed: first of the evaluation's own seeds; never the same start states as training's.
         deterministic: the policy's mode, else draws from its distribution.
-        params: environment params; only for `on="gpuenvs"`.
+        params: environment params and options; on Gymnasium those that its own constructor takes.
         device, dtype: of the environment; only for `on="gpuenvs"`.
 
     Raises:
@@ -105,10 +106,11 @@ def evaluate(
     if on not in PLACES:
         raise ConfigError(f"on must be one of {', '.join(PLACES)}, got {on!r}")
     if on == "gymnasium":
-        if params:
+        keywords = reference_keywords(spec, params or {})
+        if keywords is None and params:
             names = ", ".join(params)
             raise ConfigError(f"Gymnasium's {spec.id} cannot take the params {names}; evaluate on gpuenvs")
-        returns, lengths = _on_gymnasium(policy, spec, episodes, seed, deterministic)
+        returns, lengths = _on_gymnasium(policy, spec, episodes, seed, deterministic, keywords or {})
     else:
         options = {"device": device, "dtype": dtype, **(params or {})}
         returns, lengths = _on_gpuenvs(policy, spec, episodes, seed, deterministic, options)
@@ -153,7 +155,7 @@ class _Noise:
 
 
 def _on_gymnasium(
-    policy: Any, spec: EnvSpec, episodes: int, seed: int, deterministic: bool
+    policy: Any, spec: EnvSpec, episodes: int, seed: int, deterministic: bool, keywords: dict[str, Any]
 ) -> tuple[list[float], list[int]]:
     import gymnasium
 
@@ -162,7 +164,7 @@ def _on_gymnasium(
     try:
         with mujoco_warnings_logged():
             for _ in range(rows):
-                envs.append(gymnasium.make(reference_id(spec), disable_env_checker=True))
+                envs.append(gymnasium.make(reference_id(spec), disable_env_checker=True, **keywords))
         return _play_all(policy, spec, envs, _seeds(seed, episodes), seed, deterministic)
     finally:
         for env in envs:

@@ -13,6 +13,7 @@ from typing import Any
 from gpuenvs.errors import RunError
 from learners import checkpoint, runs, system
 from learners.build import RunConfig, build, check_kind, kind_of, load_policy, resolve_device
+from learners.env_options import configured, reference_keywords
 from learners.evaluate import EvalResult, evaluate
 from learners.runs import RunDirectory
 from learners.train import LoopSettings, Trainer
@@ -129,10 +130,10 @@ def evaluate_run(
 
 
 def comparable(config: RunConfig) -> bool:
-    """True when Gymnasium has this environment with the same parameters."""
+    """True when Gymnasium has this environment and can be given the same parameters."""
     import gpuenvs
 
-    return not config.env_params and gpuenvs.get(config.env_id).reference is not None
+    return reference_keywords(gpuenvs.get(config.env_id), config.env_params) is not None
 
 
 def save_evaluation(run: RunDirectory, result: EvalResult, step: int) -> Path:
@@ -145,7 +146,7 @@ def _document(config: RunConfig) -> dict[str, Any]:
     """config.json of a new run."""
     import gpuenvs
 
-    spec = gpuenvs.get(config.env_id)
+    spec = configured(gpuenvs.get(config.env_id), config.env_params)
     params = spec.params._asdict() | {k: v for k, v in config.env_params.items() if k in spec.params._fields}
     return {
         **dataclasses.asdict(config),

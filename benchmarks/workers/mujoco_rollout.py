@@ -4,7 +4,9 @@ The states come from Gymnasium's environment of the same id under random actions
 frequent as they are for the other contenders. Each rollout goes on for a few control steps from one of them.
 """
 
+import importlib
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +16,7 @@ CONTROL_STEPS = 8
 
 def _states(env, rng):
     """(STATES, n) full physics states of a random policy, three steps apart."""
-    import mujoco
+    mujoco: Any = importlib.import_module("mujoco")
 
     base = env.unwrapped
     size = mujoco.mj_stateSize(base.model, mujoco.mjtState.mjSTATE_FULLPHYSICS)
@@ -30,11 +32,12 @@ def _states(env, rng):
 
 def measure(request, clock):
     import gymnasium
-    import mujoco
-    from mujoco import rollout
+
+    mujoco: Any = importlib.import_module("mujoco")
+    rollout: Any = importlib.import_module("mujoco.rollout")
 
     rng = np.random.default_rng(0)
-    env = gymnasium.make(request["env_id"])
+    env: Any = gymnasium.make(request["env_id"])
     model, frame_skip = env.unwrapped.model, env.unwrapped.frame_skip
     states = _states(env, rng)
     low, high = env.action_space.low, env.action_space.high

@@ -1,4 +1,4 @@
-"""While a model is compiled MuJoCo warns through Python's logging, not on the terminal and in a file of the working folder."""
+"""While a model is compiled MuJoCo warns through Python's logging, not on the terminal and in a file."""
 
 from __future__ import annotations
 

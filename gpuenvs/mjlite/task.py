@@ -338,10 +338,17 @@ def task_spec(
         task,
         max_episode_steps=max_episode_steps,
         reward_threshold=reward_threshold,
-        reference=None if reference is None else Reference(reference, task.to_reference, task.from_reference),
+        reference=None if reference is None else _reference(reference, task, configure),
         configure=configure,
         doc=doc,
     )
+
+
+def _reference(id: str, task: Task, configure: Callable[..., EnvSpec] | None) -> Reference:
+    """Gymnasium's environment; it takes the options of `configure` and the params that are not one end of a range."""
+    options = () if configure is None else tuple(inspect.signature(configure).parameters)
+    numbers = (name for name in task.params._fields if not name.endswith(("_low", "_high")))
+    return Reference(id, task.to_reference, task.from_reference, (*options, *numbers))
 
 
 def spec_of(task: Task, **fields: Any) -> EnvSpec:

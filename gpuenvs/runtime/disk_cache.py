@@ -18,6 +18,7 @@ import itertools
 import os
 import pickle
 import sys
+import sysconfig
 import tempfile
 import time
 import types
@@ -234,7 +235,7 @@ def _feed(sink: Any, value: Any, seen: set[int]) -> None:
     elif isinstance(value, dict):
         _feed(sink, [item for pair in sorted(value.items(), key=lambda pair: repr(pair[0])) for item in pair], seen)
     elif isinstance(value, types.ModuleType):
-        sink.update(f"module:{value.__name__};".encode())
+        _feed_module(sink, value)
     elif hasattr(value, "py_func"):  # a numba dispatcher
         _feed(sink, dict(getattr(value, "targetoptions", {})), seen)
         _feed_function(sink, value.py_func, seen)
@@ -250,6 +251,18 @@ def _feed(sink: Any, value: Any, seen: set[int]) -> None:
         _feed_class(sink, value, seen)
     else:
         raise Unknown(f"{type(value)}")
+
+
+def _feed_module(sink: Any, module: types.ModuleType) -> None:
+    """The name, and of a module that is not installed (a user's own file) its whole text: which of its names are used as
+    `module.name` cannot be told.
+    """
+    sink.update(f"module:{module.__name__};".encode())
+    file = getattr(module, "__file__", None)
+    installed = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+    if file is not None and not str(file).startswith(installed) and not _is_own(file):
+        with contextlib.suppress(OSError):
+            sink.update(Path(file).read_bytes())
 
 
 def _feed_class(sink: Any, cls: type, seen: set[int]) -> None:

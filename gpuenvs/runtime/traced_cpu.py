@@ -110,7 +110,7 @@ def call_step(start, stop, table, scratch):
     """`step_kernel(start, stop, table, scratch) -> (ended rows, bad states, bad rewards)` for compiled callers."""
     for k in range(3):
         scratch[k] = 0
-    _call(table[table.size - 1], start, stop, table.ctypes.data, scratch.ctypes.data)
+    _call(table[table.size - 1], start, stop, table.ctypes.data, scratch.ctypes.data)  # type: ignore[call-arg]
     return np.int32(scratch[0]), np.int32(scratch[1]), np.int32(scratch[2])
 
 

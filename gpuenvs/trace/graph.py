@@ -17,8 +17,8 @@ Kinds of value, one per env unless it says uniform:
 Statements with an effect or a body (loops, branches, loads and stores) keep their order within their region; pure values move
 out of a loop when nothing they need is computed in it, but never out of a branch.
 
-x * 0 is folded to 0, so a program may lack the NaN that IEEE arithmetic would give for an infinite x. The runtime checks states
-before and after each step, not what lies between.
+x * 0 is folded to 0, so a program may lack the NaN that IEEE arithmetic would give for an infinite x. The runtime checks
+states before and after each step, not what lies between.
 """
 
 from __future__ import annotations
@@ -301,7 +301,13 @@ def apply(op: str, *operands: Any) -> Value:
         return _select(*operands)
     if op == "any":
         (x,) = operands
-        return x if x.kind == "flag" else _pure("any", "flag", (x,)) if x.constant is None else constant(x.constant, "flag")
+        return (
+            x
+            if x.kind == "flag"
+            else _pure("any", "flag", (x,))
+            if x.constant is None
+            else constant(x.constant, "flag")
+        )
     kind = next((k for k in kinds if k not in ("bool", "flag")), kinds[0])
     args = tuple(as_value(x, kind) for x in operands)
     if {a.kind for a in args} == {"bool", "flag"}:
@@ -462,7 +468,10 @@ def _fold_product(a: Value, b: Value) -> Value | None:
 
 
 def convert(x: Any, kind: str) -> Any:
-    """`x` as another kind: u32 or i32 to real, i32 to u32 and back, a condition to i32, an index to real or i32, a flag to bool."""
+    """`x` as another kind.
+
+    From u32 or i32 to real, between the two, from a condition to i32, from an index to real or i32, from a flag to bool.
+    """
     if not isinstance(x, Value):
         return x
     if x.kind == kind:

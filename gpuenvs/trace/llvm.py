@@ -209,7 +209,8 @@ class Printer:
 
     def _op_select(self, v: Value) -> str:
         c, a, b = v.args
-        return f"select {self.type(c.kind)} {self.name(c)}, {self.type(a.kind)} {self.name(a)}, {self.type(b.kind)} {self.name(b)}"
+        kind = self.type(a.kind)
+        return f"select {self.type(c.kind)} {self.name(c)}, {kind} {self.name(a)}, {kind} {self.name(b)}"
 
     def _op_neg(self, v: Value) -> str:
         return f"fneg {self.type('real')} {self.name(v.args[0])}"
@@ -338,7 +339,9 @@ class Printer:
     def _array_pointer(self, number: int, index: Value) -> str:
         size = self.program.arrays[number][0]
         kind = f"[{size} x {self._element(number)}]"
-        return self.set(f"getelementptr inbounds {kind}, {self.star(kind)} %array{number}, i64 0, i64 {self.name(index)}")
+        return self.set(
+            f"getelementptr inbounds {kind}, {self.star(kind)} %array{number}, i64 0, i64 {self.name(index)}"
+        )
 
     def star(self, kind: str) -> str:
         """Type of a pointer to `kind`."""

@@ -7,6 +7,7 @@ from gpuenvs.errors import ConfigError, DeviceError, RunError
 from learners import build
 from learners.build import RunConfig, resolve
 from learners.presets import preset
+from learners.session import comparable
 
 
 def test_the_preset_fills_in_and_options_and_set_override_it():
@@ -101,3 +102,24 @@ class TestDevices:
         assert build.resolve_device("auto") == build.resolve_device("cuda") == "cuda:0"
         with pytest.raises(DeviceError):
             build.resolve_device("cuda:1")
+
+
+def test_options_that_change_the_environment():
+    overrides = [
+        "env.exclude_current_positions_from_observation=false",
+        "env.healthy_z_range=0.6,2",
+        "env.ctrl_cost_weight=0.01",
+    ]
+    config = resolve("Hopper-v5", device="cpu", overrides=overrides, num_envs=8)
+    assert config.env_params == {
+        "exclude_current_positions_from_observation": False,
+        "healthy_z_range": [0.6, 2],
+        "ctrl_cost_weight": 0.01,
+    }
+    with build.build(config).env as env:
+        assert env.single_observation_space.shape == (12,)
+        assert env.params.healthy_z_range_low == 0.6
+    assert comparable(config)  # Gymnasium's Hopper takes the same keywords
+    assert not comparable(resolve("Hopper-v5", device="cpu", overrides=["env.healthy_z_range_low=0.6"]))
+    with pytest.raises(ConfigError, match="healthy_z_range"):
+        resolve("Hopper-v5", device="cpu", overrides=["env.healthy_z_range=3"])
