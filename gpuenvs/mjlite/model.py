@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -191,6 +192,11 @@ def load(source: str | Path) -> Model:
         import mujoco
     except ImportError as error:
         raise ModelError("MuJoCo models need the mujoco package: pip install 'gpurl[mujoco]'") from error
+    except AttributeError as error:  # what PyOpenGL raises while mujoco is imported, when its library is missing
+        wanted = os.environ.get("MUJOCO_GL", "")
+        raise ModelError(
+            f"mujoco cannot be imported with MUJOCO_GL={wanted!r}: unset it or install {wanted}"
+        ) from error
     text = str(source)
     try:
         with mujoco_warnings_logged():
