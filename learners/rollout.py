@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,21 @@ from learners.functional import gae
 from learners.native.rollout import fused_gae
 from learners.networks import Policy, action_head, obs_size
 from learners.normalize import RewardNorm
+
+
+_FEATURE_MAJOR = ("obs", "final_obs")
+# Where a field may begin in a chunk: whole lines of every cache, and what a GPU's widest loads want.
+ALIGNMENT = 256
+
+
+class Field(NamedTuple):
+    """One tensor of a rollout: its shape in memory, and where in the chunk its bytes are."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    offset: int
+    nbytes: int
 
 
 class Rollout:
@@ -30,7 +46,29 @@ class Rollout:
     | version | (T, n) i64 | number of updates behind the weights that chose the action |
 
     obs and final_obs are feature-major in memory, as the environments are, so storing a step is a plain copy.
+
+    All of them are views of `chunk`, one array of bytes, so that a horizon goes to another device in one copy. What a
+    learner does not read is at the end: `learner_bytes` leaves it out of that copy.
+
+    Args:
+        num_steps, num_envs: T and n.
+        observation_space, action_space: of one environment.
+        device: where to allocate the chunk.
+        chunk: zeroed bytes (`Rollout.size(...)`,) uint8 to use instead, on any device.
     """
+
+    obs: Tensor
+    action: Tensor
+    log_prob: Tensor
+    value: Tensor
+    final_value: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    final_obs: Tensor
+    episode_return: Tensor
+    episode_length: Tensor
+    version: Tensor
 
     def __init__(
         self,
@@ -39,26 +77,27 @@ class Rollout:
         observation_space: Any,
         action_space: Any,
         device: str | torch.device = "cpu",
+        chunk: Tensor | None = None,
     ) -> None:
-        head, size = action_head(action_space)
-        obs_dim = obs_size(observation_space)
-        rows = (num_steps, num_envs)
-        action_shape = rows if head.action_dtype is torch.int64 else (*rows, size)
         self.num_steps = num_steps
         self.num_envs = num_envs
-        self.obs = torch.zeros((num_steps + 1, obs_dim, num_envs), device=device).transpose(1, 2)
-        self.final_obs = torch.zeros((num_steps, obs_dim, num_envs), device=device).transpose(1, 2)
-        self.action = torch.zeros(action_shape, dtype=head.action_dtype, device=device)
-        self.log_prob = torch.zeros(rows, device=device)
-        self.value = torch.zeros((num_steps + 1, num_envs), device=device)
-        self.final_value = torch.zeros(rows, device=device)
+        self.fields = _fields(num_steps, num_envs, observation_space, action_space)
+        nbytes = _end(self.fields)
+        self.chunk = torch.zeros(nbytes, dtype=torch.uint8, device=device) if chunk is None else chunk
+        for field in self.fields.values():
+            part = self.chunk[field.offset : field.offset + field.nbytes].view(field.dtype).view(field.shape)
+            setattr(self, field.name, part.transpose(1, 2) if field.name in _FEATURE_MAJOR else part)
         self.has_value = False
-        self.reward = torch.zeros(rows, device=device)
-        self.terminated = torch.zeros(rows, dtype=torch.bool, device=device)
-        self.truncated = torch.zeros(rows, dtype=torch.bool, device=device)
-        self.episode_return = torch.zeros(rows, device=device)
-        self.episode_length = torch.zeros(rows, dtype=torch.int32, device=device)
-        self.version = torch.zeros(rows, dtype=torch.int64, device=device)
+
+    @staticmethod
+    def size(num_steps: int, num_envs: int, observation_space: Any, action_space: Any) -> int:
+        """Bytes of the chunk."""
+        return _end(_fields(num_steps, num_envs, observation_space, action_space))
+
+    @property
+    def learner_bytes(self) -> int:
+        """How many of the chunk's first bytes hold everything that `make_batch` reads."""
+        return self.fields["episode_return" if self.has_value else "value"].offset
 
     @property
     def rows(self) -> int:
@@ -73,6 +112,39 @@ class Rollout:
         """Returns and lengths of the episodes that ended in this horizon, in order of time, then environment."""
         done = self.done()
         return self.episode_return[done], self.episode_length[done]
+
+
+def _fields(num_steps: int, num_envs: int, observation_space: Any, action_space: Any) -> dict[str, Field]:
+    """The layout of a chunk: what every learner reads, then the values, then what only people read."""
+    head, size = action_head(action_space)
+    obs_dim = obs_size(observation_space)
+    rows = (num_steps, num_envs)
+    table = (
+        ("obs", (num_steps + 1, obs_dim, num_envs), torch.float32),
+        ("final_obs", (num_steps, obs_dim, num_envs), torch.float32),
+        ("action", rows if head.action_dtype is torch.int64 else (*rows, size), head.action_dtype),
+        ("log_prob", rows, torch.float32),
+        ("reward", rows, torch.float32),
+        ("terminated", rows, torch.bool),
+        ("truncated", rows, torch.bool),
+        ("version", rows, torch.int64),
+        ("value", (num_steps + 1, num_envs), torch.float32),
+        ("final_value", rows, torch.float32),
+        ("episode_return", rows, torch.float32),
+        ("episode_length", rows, torch.int32),
+    )
+    fields, offset = {}, 0
+    for name, shape, dtype in table:
+        nbytes = math.prod(shape) * dtype.itemsize
+        fields[name] = Field(name, shape, dtype, offset, nbytes)
+        offset = -(-(offset + nbytes) // ALIGNMENT) * ALIGNMENT
+    return fields
+
+
+def _end(fields: dict[str, Field]) -> int:
+    """Bytes up to the end of the last field."""
+    last = next(reversed(fields.values()))
+    return last.offset + last.nbytes
 
 
 class Batch(NamedTuple):
@@ -105,7 +177,8 @@ def make_batch(
         ends = (rollout.terminated, rollout.truncated, rollout.final_value)
         fused_gae(*(t.numpy() for t in (reward, value, *ends)), gamma, gae_lambda, advantage.numpy())
     else:
-        ends = (rollout.terminated, rollout.truncated, final_values(policy, rollout))
+        final = rollout.final_value if rollout.has_value else final_values(policy, rollout)
+        ends = (rollout.terminated, rollout.truncated, final)
         advantage = gae(reward, value[:-1], value[-1], *ends, gamma, gae_lambda)
     return Batch(
         features[: rollout.rows],
