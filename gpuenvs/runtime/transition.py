@@ -9,8 +9,8 @@ The truth table (`terminated`, `truncated` after a step):
 | no | yes | 0 | 1 |
 | yes | yes | 1 | 1 (the target does not bootstrap) |
 
-A step from or into a state that is NaN or infinite ends its row: `terminated`, reward 0, and the observation is the one of
-the last finite state. Nothing of it reaches the next episode or another row.
+A step from or into a state that is NaN or infinite ends its row: `terminated`, reward and metrics 0, and the observation is
+the one of the last finite state. Nothing of it reaches the next episode or another row.
 
 Three stages, each a list of source lines over a row number `i`:
 
@@ -171,7 +171,7 @@ def advance_lines(layout: Layout, target: Target, shared: Callable[[str, int], s
         store("ended", 0, "i", "done"),
     ]
     for k in range(len(spec.metrics)):
-        value = f"_real(extra[{k}])"
+        value = f"_select(moved_ok, _real(extra[{k}]), _ZERO)"
         lines.append(
             store("metrics", k, "i", f"_select(was_ended, _ZERO, {value})" if layout.autoreset == NEXT_STEP else value)
         )

@@ -38,6 +38,7 @@ class Printer:
     """
 
     table_space = ""  # address space of constants, with a leading blank
+    back_edge = ""  # what is said of the branch that repeats a loop, with a leading comma
 
     def __init__(self, program: Program, real: str, lanes: int) -> None:
         self.program, self.real, self.lanes = program, real, lanes
@@ -155,12 +156,12 @@ class Printer:
             self.emit(f"%n{tag} = add nuw nsw i64 %k{tag}, 1")
         self.lines[at:at] = phis
         if checked:
-            self.emit(f"br label %head{tag}")
+            self.emit(f"br label %head{tag}{self.back_edge}")
         else:
             again = self.name(body.again) if body.again is not None else ""
             if count is not None:
                 again = self.set(f"icmp slt i64 %n{tag}, {self.name(count)}")
-            self.emit(f"br i1 {again}, label %head{tag}, label %exit{tag}")
+            self.emit(f"br i1 {again}, label %head{tag}, label %exit{tag}{self.back_edge}")
         self.label(f"exit{tag}")
         for k in slots:
             self._results(owner, k, f"%c{tag}_{k}" if checked else self.name(body.next[k]))

@@ -5,7 +5,7 @@ The text is one function over the rows of a batch::
     def name(i, arrays, settings, counts): ...
 
 `i` is the number of one row, as a CUDA thread works on it, or (`rows="many"`) an array of row numbers that run together,
-as the lanes of a CPU vector or the threads of a warp do. `arrays` holds the batch's arrays by name, each (rows, num_envs), and
+as the lanes of a CPU vector or the threads of a warp do. `arrays` holds the arrays by name, each (rows, num_envs), and
 the shared params; `settings` the whole numbers; `counts[k]` is increased by the number of rows that met condition k.
 
 A value that is used once stands where it is used, as long as the line stays short.

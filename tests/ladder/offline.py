@@ -12,14 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.metadata
-import re
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -27,6 +21,7 @@ from unittest import mock
 import numpy as np
 
 import gpuenvs
+from benchmarks.ptxas import Usage, assemble
 from gpuenvs import scalar
 from gpuenvs.runtime.buffers import AUTORESET_MODES, SAME_STEP, make_layout
 from gpuenvs.runtime.cuda_source import python_kernel
@@ -125,83 +120,7 @@ def ptx(case: Case, arch: str) -> str:
     return text
 
 
-@dataclass(frozen=True)
-class Usage:
-    """What one kernel takes on one architecture.
-
-    Args:
-        registers: per thread.
-        stack, spill_stores, spill_loads: bytes of local memory per thread.
-        instructions: static count in the PTX, resets and bounds check included.
-        float64: PTX instructions with a float64 operand.
-    """
-
-    registers: int
-    stack: int
-    spill_stores: int
-    spill_loads: int
-    instructions: int
-    float64: int
-
-    def row(self) -> dict[str, int]:
-        return asdict(self)
-
-
-_INSTRUCTION = re.compile(r"\s*(?:@!?%p\d+\s+)?([a-z][a-z0-9_]*(?:\.\w+|::)*)[\s;]")
-
-
-def instructions(text: str) -> list[str]:
-    """Opcodes in the order of the PTX text; labels and declarations are none."""
-    body = text[text.index("{") + 1 :].splitlines()
-    return [match.group(1) for match in map(_INSTRUCTION.match, body) if match]
-
-
 @functools.cache
 def usage(case: Case, arch: str) -> Usage:
     """Assemble a kernel for `arch` and read what `ptxas -v` says about it."""
-    text = ptx(case, arch)
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "kernel.ptx"
-        source.write_text(text)
-        command = [find_ptxas(), "-v", f"-arch={arch}", str(source), "-o", str(Path(folder) / "kernel.cubin")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise AssertionError(f"ptxas rejects {case} for {arch}: {done.stderr.strip()}")
-    opcodes = instructions(text)
-    numbers = {
-        "registers": r"Used (\d+) registers",
-        "stack": r"(\d+) bytes stack frame",
-        "spill_stores": r"(\d+) bytes spill stores",
-        "spill_loads": r"(\d+) bytes spill loads",
-    }
-    found = {name: int(re.search(pattern, done.stderr).group(1)) for name, pattern in numbers.items()}  # type: ignore[union-attr]
-    return Usage(**found, instructions=len(opcodes), float64=sum(".f64" in opcode for opcode in opcodes))
-
-
-@functools.cache
-def find_ptxas() -> str:
-    """Path of the `ptxas` of the nvcc wheel, or else of the one on PATH.
-
-    The wheel comes first: an older `ptxas` rejects the PTX of a newer NVVM. Raises FileNotFoundError if there is neither.
-    """
-    for name in ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            for file in importlib.metadata.files(name) or []:
-                if file.name == "ptxas":
-                    return str(file.locate())
-    found = shutil.which("ptxas")
-    if found is None:
-        raise FileNotFoundError("no ptxas; install the wheels of the dev extra: pip install -e '.[dev]'")
-    return found
-
-
-@functools.cache
-def toolchain() -> dict[str, str]:
-    """Versions that decide what a kernel takes."""
-    said = subprocess.run([find_ptxas(), "--version"], capture_output=True, text=True, check=True).stdout
-    version = re.search(r"release [\d.]+, V([\d.]+)", said)
-    return {
-        "ptxas": version.group(1) if version else "unknown",
-        "nvvm": importlib.metadata.version("nvidia-nvvm"),
-        "numba-cuda": importlib.metadata.version("numba-cuda"),
-    }
+    return assemble(ptx(case, arch), arch)

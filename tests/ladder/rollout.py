@@ -21,6 +21,20 @@ SEED = 2**63 + 11  # both words of the key matter
 OFFSET = 1000
 
 
+# Rows and steps of traced environments in the simulator, which runs them as plain Python; the others have ROWS and STEPS.
+SIZES = {"Ant-v5": (4, 2)}
+TRACED = (
+    "InvertedPendulum-v5", "InvertedDoublePendulum-v5", "Reacher-v5", "Swimmer-v5", "Hopper-v5", "HalfCheetah-v5", "Ant-v5",
+)  # fmt: skip
+EVERY_MODE = "InvertedDoublePendulum-v5"
+
+
+def traced_variants() -> list[tuple[str, str, str]]:
+    """(env id, dtype, autoreset) of the rollouts of traced environments."""
+    found = [(env_id, "float64", SAME_STEP) for env_id in TRACED]
+    return found + [(EVERY_MODE, "float32", mode) for mode in AUTORESET_MODES]
+
+
 def variants() -> list[tuple[str, str, str]]:
     """(env id, dtype, autoreset) of every rollout: float32 in each mode, float64 in one."""
     kinds = [("float32", mode) for mode in AUTORESET_MODES] + [("float64", SAME_STEP)]
@@ -28,14 +42,14 @@ def variants() -> list[tuple[str, str, str]]:
 
 
 def draw_scenario(env_id: str) -> dict[str, np.ndarray]:
-    """States (fields, ROWS) and actions (STEPS, ROWS) or (STEPS, ROWS, k); needs the compiled CPU backend."""
+    """States (fields, rows) and actions (steps, rows) or (steps, rows, k); needs the compiled CPU backend."""
     from tests.gpuenvs.sampling import random_actions, sample_states
 
-    spec = gpuenvs.get(env_id)
+    spec, (rows, steps) = gpuenvs.get(env_id), SIZES.get(env_id, (ROWS, STEPS))
     rng = np.random.default_rng(abs(hash_id(env_id)))
     states = np.asarray(sample_states(spec, rng, 10 * ROWS), np.float64)
-    actions = np.stack([random_actions(spec, rng, ROWS) for _ in range(STEPS)])
-    return {"states": rng.permutation(states)[:ROWS].T, "actions": actions}
+    actions = np.stack([random_actions(spec, rng, rows) for _ in range(steps)])
+    return {"states": rng.permutation(states)[:rows].T, "actions": actions}
 
 
 def hash_id(env_id: str) -> int:
@@ -61,12 +75,13 @@ def play(
     if autoreset == NEXT_STEP:
         name = next((n for n, kind in field_kinds(type(spec.params)).items() if kind == REAL), None)
         if name is not None:
-            options[name] = getattr(spec.params, name) * np.linspace(0.9, 1.1, ROWS)
+            options[name] = getattr(spec.params, name) * np.linspace(0.9, 1.1, scenario["actions"].shape[1])
     actions = scenario["actions"] if spec.discrete else scenario["actions"].astype(real)
     states = scenario["states"].copy()
     states[0, 0] = np.nan
+    steps, rows = actions.shape[:2]
     record: dict[str, np.ndarray] = {}
-    with gpuenvs.make(env_id, ROWS, device=device, max_episode_steps=LIMIT, **options) as env:
+    with gpuenvs.make(env_id, rows, device=device, max_episode_steps=LIMIT, **options) as env:
 
         def note(moment: str) -> None:
             for name, value in env.snapshot().items():
@@ -82,7 +97,7 @@ def play(
         note("step0")
         env.set_state(states)
         note("injected")
-        for t in range(1, STEPS):
+        for t in range(1, steps):
             env.step(_device(env, actions[t]))
             note(f"step{t}")
             if autoreset == DISABLED and t == 2:

@@ -14,7 +14,7 @@ import numpy as np
 from numba import cuda
 
 from gpuenvs import rng
-from tests.ladder.rollout import play, variants
+from tests.ladder.rollout import play, traced_variants, variants
 
 # (seed_lo, seed_hi, env, episode, draw) of each random number compared.
 COORDINATES = np.array(
@@ -46,7 +46,7 @@ def main(scenarios: str, results: str) -> None:
     assert numba.config.ENABLE_CUDASIM and numba.config.DISABLE_JIT  # type: ignore[attr-defined]
     given = np.load(scenarios)
     out = {}
-    for env_id, real, mode in variants():
+    for env_id, real, mode in [*variants(), *traced_variants()]:
         scenario = {name: given[f"{env_id}|{name}"] for name in ("states", "actions")}
         for name, value in play("cuda:0", env_id, real, mode, scenario).items():
             out[f"{env_id}|{real}|{mode}|{name}"] = value
