@@ -121,6 +121,11 @@ def _explain(error: Exception) -> tuple[str, int]:
 def _fail(message: str, code: int, debug: bool, label: bool = True) -> int:
     if debug:
         traceback.print_exc()
+    if os.environ.get("WORLD_SIZE", "1") not in ("", "1"):
+        from learners.distributed import silent
+
+        if silent():
+            return code
     line = " ".join(message.split())
     click.echo(f"error: {line}" if label else line, err=True)
     return code

@@ -19,11 +19,16 @@ def run_session(session: Session, quiet: bool) -> Outcome:
     """Train until the end or a signal; prints what happened. The checkpoint is made either way."""
     from learners.interrupts import StopRequest
 
-    config, trainer = session.config, session.trainer
+    config, trainer, group = session.config, session.trainer, session.group
+    if group is not None and not group.first:
+        with StopRequest() as stop:
+            return trainer.train(stop)
     title = f"{config.env_id} {config.algo}"
     first = trainer.step
     if not quiet:
         click.echo(f"run: {session.run.path}", err=True)
+        if group is not None:
+            click.echo(describe_group(session), err=True)
     with StopRequest(_announce) as stop, TrainingLine(title, quiet) as line:
         outcome = trainer.train(stop, line)
     if outcome.nonfinite_states:
@@ -47,6 +52,8 @@ def finish(session: Session, outcome: Outcome, eval_episodes: int) -> int:
 
     if outcome.signum:
         return exit_code(outcome.signum)
+    if session.group is not None and not session.group.first:
+        return 0
     if eval_episodes:
         policy = session.trainer.schedule.algo.policy
         result = evaluate_run(session.config, policy, eval_episodes)
@@ -54,6 +61,16 @@ def finish(session: Session, outcome: Outcome, eval_episodes: int) -> int:
         click.echo(describe(result))
     click.echo(f"run: {session.run.path}")
     return 0
+
+
+def describe_group(session: Session) -> str:
+    """One line about the processes of a training."""
+    algo, total = session.trainer.schedule.algo, session.config.settings["num_envs"]
+    travel = "gloo" if algo.device.type == "cpu" else "NCCL"
+    return (
+        f"{algo.group.size} processes: {algo.num_envs:,} of the {total:,} environments each, gradients averaged by "
+        f"{travel}, updates by the {algo.engine} engine"
+    )
 
 
 def describe(result: EvalResult) -> str:

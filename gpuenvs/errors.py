@@ -46,6 +46,10 @@ class CheckpointError(GpurlError, RuntimeError):
     """A checkpoint is missing, cut short, changed or of another program."""
 
 
+class ProcessError(GpurlError, RuntimeError):
+    """Another process of a data-parallel training failed or cannot be reached."""
+
+
 class RunError(GpurlError, RuntimeError):
     """A run directory cannot be made, locked, written or continued."""
 

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from gpuenvs.runtime.threads import allowed_cores
 from learners import functional as F
+from learners.collectors import COLLECTORS
 from learners.config import option, validate
+from learners.distributed import Group
 from learners.native import ENGINES, choose_engine
 from learners.native.network import fits
 from learners.native.update import FusedEpochs
@@ -22,6 +24,7 @@ from learners.networks import Policy, cloned_state, flat_gradient
 from learners.normalize import RewardNorm
 from learners.optim import FlatAdam
 from learners.rollout import Batch, Rollout, make_batch
+from learners.whole import whole_batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +49,13 @@ class A2CConfig:
     activation: str = option("tanh", "activation of the hidden layers", choices=("tanh", "relu"))
     adam_eps: float = option(1e-5, "Adam's epsilon", gt=0)
     log_std_init: float = option(0.0, "initial log standard deviation of continuous actions", ge=-10, le=5)
+    collector: str = option(
+        "auto",
+        "how rollouts are filled: by one fused kernel, a recorded graph or step by step; auto is the first that fits",
+        choices=COLLECTORS,
+    )
     engine: str = option(
-        "auto", "fused native CPU kernels or PyTorch operations; auto is fused where it fits", choices=ENGINES
+        "auto", "updates by fused native CPU kernels or PyTorch operations; auto is fused where it fits", choices=ENGINES
     )
     noise_correlation: float = option(
         0.0, "correlation of the action noise of successive steps (continuous actions)", ge=0, lt=1
@@ -77,8 +85,11 @@ class A2C:
         action_space: Any,
         device: str | torch.device = "cpu",
         seed: int = 0,
+        group: Group | None = None,
     ) -> None:
         self.config = config
+        self.group = group
+        self.num_envs = group.share(config.num_envs) if group else config.num_envs
         self.seed = seed
         self.device = torch.device(device)
         self.policy = Policy(
@@ -93,10 +104,12 @@ class A2C:
         )
         self.actor_optimizer = FlatAdam(self.policy.actor_flat, config.adam_eps)
         self.critic_optimizer = FlatAdam(self.policy.critic_flat, config.adam_eps)
-        self.reward_norm = RewardNorm(config.num_envs, config.gamma).to(device) if config.norm_reward else None
+        self.reward_norm = (
+            RewardNorm(self.num_envs, config.gamma, group=group).to(device) if config.norm_reward else None
+        )
         self.version = 0
         fused = self.device.type == "cpu" and fits(self.policy)
-        self.engine = choose_engine(config.engine, fused)
+        self.engine = "torch" if group else choose_engine(config.engine, fused)
         self._native: FusedEpochs | None = None
 
     def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -133,13 +146,16 @@ class A2C:
         """
         c = self.config
         batch = make_batch(self.policy, rollout, c.gamma, c.gae_lambda, self.reward_norm)
-        metrics = {
-            "explained_variance": F.explained_variance(batch.value, batch.target),
-            "value_mean": batch.value.mean(),
-            "lag": (self.version - rollout.version).to(torch.float32).mean(),
-        }
-        if c.norm_adv:
-            batch = batch._replace(advantage=F.normalize_advantage(batch.advantage))
+        if self.group is None:
+            metrics = {
+                "explained_variance": F.explained_variance(batch.value, batch.target),
+                "value_mean": batch.value.mean(),
+            }
+            if c.norm_adv:
+                batch = batch._replace(advantage=F.normalize_advantage(batch.advantage))
+        else:
+            batch, metrics = whole_batch(batch, self.group, c.norm_adv)
+        metrics["lag"] = (self.version - rollout.version).to(torch.float32).mean()
         coefficients = self.coefficients()
         if self.engine == "fused" and bool((rollout.version != self.version).any()):
             # Rows of older weights. A2C has no ratio: the fused step wants the log-probs of the weights as they stand.
@@ -151,20 +167,27 @@ class A2C:
         metrics |= {k: torch.tensor(v, device=self.device) for k, v in coefficients.items()}
         metrics["skipped_steps"] = self.actor_optimizer.skipped + self.critic_optimizer.skipped
         if self.policy.obs_norm is not None:
-            self.policy.obs_norm.update(rollout.obs[:-1])
+            self.policy.obs_norm.update(rollout.obs[:-1], self.group)
         self.version += 1
         return metrics
 
     def _step(self, batch: Batch, learning_rate: float, ent_coef: float) -> dict[str, Tensor]:
         """The gradient step of both networks on the whole batch."""
         c, policy = self.config, self.policy
-        loss, stats = self.actor_loss(policy, batch, ent_coef)
+        loss, figures = self.actor_loss(policy, batch, ent_coef)
         grad = flat_gradient(loss, policy.actor_parameters())
-        stats["actor_grad_norm"] = self.actor_optimizer.step(grad, learning_rate, c.max_grad_norm)
         value_loss = self.critic_loss(policy, batch)
-        grad = flat_gradient(c.vf_coef * value_loss, policy.critic_parameters())
-        stats["critic_grad_norm"] = self.critic_optimizer.step(grad, learning_rate, c.max_grad_norm)
-        return stats | {"value_loss": value_loss.detach()}
+        critic_grad = flat_gradient(c.vf_coef * value_loss, policy.critic_parameters())
+        figures["value_loss"] = value_loss.detach()
+        if self.group is not None:
+            grad, critic_grad, *means = self.group.mean(grad, critic_grad, *figures.values())
+            figures = dict(zip(figures, means, strict=True))
+        value_loss = figures.pop("value_loss")
+        figures["actor_grad_norm"] = self.actor_optimizer.step(grad, learning_rate, c.max_grad_norm)
+        figures["critic_grad_norm"] = self.critic_optimizer.step(critic_grad, learning_rate, c.max_grad_norm)
+        if self.group is not None:
+            self.group.verify_step(self)
+        return figures | {"value_loss": value_loss}
 
     def _fused_step(self, batch: Batch, learning_rate: float, ent_coef: float) -> dict[str, Tensor]:
         """`_step` as native kernels: PPO's, whose unclipped surrogate has A2C's gradient where the ratio is 1."""

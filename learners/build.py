@@ -12,6 +12,7 @@ from gpuenvs.errors import CheckpointError, ConfigError, DeviceError, RunError
 from gpuenvs.runtime.threads import allowed_cores
 from learners import compat, env_options
 from learners.config import make_config, parse_overrides, to_dict
+from learners.distributed import Group, local_device, local_size, place
 from learners.presets import preset
 
 # Rows of metrics.csv and checkpoints that a run of default settings makes.
@@ -129,9 +130,9 @@ def resolve(
         schedule=schedule,
         settings=settings,
         seed=_in_range("--seed", seed, 0, 2**63 - 1),
-        device=resolve_device(device),
+        device=own_device(device),
         dtype=dtype,
-        threads=cores if threads is None else _in_range("--threads", threads, 1, cores),
+        threads=max(1, cores // local_size()) if threads is None else _in_range("--threads", threads, 1, cores),
         torch_threads=_in_range("--torch-threads", torch_threads, 1, cores),
         log_every=min(max(1, updates // ROWS_PER_RUN), MAX_LOG_EVERY),
         checkpoint_every=checkpoint_every or max(rows, settings["total_steps"] // CHECKPOINTS_PER_RUN),
@@ -140,8 +141,10 @@ def resolve(
     )
 
 
-def build(config: RunConfig) -> Any:
+def build(config: RunConfig, group: Group | None = None) -> Any:
     """Environment, algorithm and schedule of a run; the schedule holds the other two.
+
+    With a group they are those of one process: its share of the environments.
 
     Raises:
         ConfigError, DeviceError: the config does not fit this machine.
@@ -150,18 +153,21 @@ def build(config: RunConfig) -> Any:
 
     cores = allowed_cores()
     torch.set_num_threads(min(config.torch_threads, cores))
+    num_envs = config.settings["num_envs"]
+    rows = group.share(num_envs) if group else num_envs
     env = gpuenvs.make(
         config.env_id,
-        config.settings["num_envs"],
+        rows,
         device=resolve_device(config.device),
         seed=config.seed,
         dtype=config.dtype,
         threads=min(config.threads, cores),
+        env_offset=group.rank * rows if group else 0,
         **config.env_params,
     )
     algorithm = compat.algorithm(config.algo)
     settings = make_config(algorithm.config_class, config.settings)
-    algo = algorithm(settings, env.single_observation_space, env.single_action_space, env.device, config.seed)
+    algo = algorithm(settings, env.single_observation_space, env.single_action_space, env.device, config.seed, group)
     return compat.schedule(config.schedule)(env, algo, settings)
 
 
@@ -223,6 +229,17 @@ def resolve_device(device: str) -> str:
         return "cpu"
     build = "a CPU-only build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
     raise DeviceError(f"device {device!r} cannot be used: torch {torch.__version__} is {build}; see `gpurl doctor`")
+
+
+def own_device(device: str) -> str:
+    """`resolve_device` for one of the processes of a training: each takes a GPU of its own.
+
+    Raises:
+        DeviceError: as `resolve_device`, or one GPU was named for several processes.
+    """
+    if place() is not None and device == "auto":
+        device = resolve_device("auto").split(":")[0]
+    return resolve_device(local_device(device))
 
 
 def _in_range(name: str, value: int, low: int, high: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from learners.distributed import Group, all_moments
+
 
 def merge_moments(
     count: Tensor, mean: Tensor, m2: Tensor, other_count: Tensor, other_mean: Tensor, other_m2: Tensor
@@ -48,14 +50,15 @@ class ObsNorm(nn.Module):
         return ((obs - self.shift) * self.scale).clamp(-self.clip, self.clip)
 
     @torch.no_grad()
-    def update(self, obs: Tensor) -> None:
-        """Take the rows of obs (..., d) into the statistics."""
+    def update(self, obs: Tensor, group: Group | None = None) -> None:
+        """Take the rows of obs (..., d), and those of the other processes of the group, into the statistics."""
         rows = obs.reshape(-1, obs.shape[-1]).to(torch.float64)
         variance, mean = torch.var_mean(rows, dim=0, correction=0)
         count = torch.full_like(self.count, len(rows))
-        merged = merge_moments(self.count, self.mean, self.m2, count, mean, variance * len(rows))
-        for buffer, new in zip((self.count, self.mean, self.m2), merged):
-            buffer.copy_(new)
+        for own_mean, m2 in all_moments(mean, variance * len(rows), group):
+            merged = merge_moments(self.count, self.mean, self.m2, count, own_mean, m2)
+            for buffer, new in zip((self.count, self.mean, self.m2), merged):
+                buffer.copy_(new)
         std = (self.m2 / self.count.clamp(min=1) + self.eps).sqrt()
         self.shift.copy_(self.mean)
         self.scale.copy_(1 / std)
@@ -65,7 +68,8 @@ class RewardNorm(nn.Module):
     """Divides rewards by the running standard deviation of the discounted return; the mean is left alone.
 
     The return of each environment restarts at an episode's end, as in Gymnasium's NormalizeReward wrapper. Holds one
-    accumulator per environment, so it belongs to the learner's state rather than to the policy.
+    accumulator per environment, so it belongs to the learner's state rather than to the policy. With a group the
+    deviation is that of all its processes' returns.
     """
 
     count: Tensor
@@ -73,8 +77,11 @@ class RewardNorm(nn.Module):
     m2: Tensor
     running: Tensor
 
-    def __init__(self, num_envs: int, gamma: float, clip: float = 10.0, eps: float = 1e-8) -> None:
+    def __init__(
+        self, num_envs: int, gamma: float, clip: float = 10.0, eps: float = 1e-8, group: Group | None = None
+    ) -> None:
         super().__init__()
+        self.group = group
         self.gamma = gamma
         self.clip = clip
         self.eps = eps
@@ -96,8 +103,9 @@ class RewardNorm(nn.Module):
         self.running.copy_(running)
         variance, mean = torch.var_mean(returns, correction=0)
         count = torch.full_like(self.count, returns.numel())
-        merged = merge_moments(self.count, self.mean, self.m2, count, mean, variance * count)
-        for buffer, new in zip((self.count, self.mean, self.m2), merged):
-            buffer.copy_(new)
+        for own_mean, m2 in all_moments(mean, variance * count, self.group):
+            merged = merge_moments(self.count, self.mean, self.m2, count, own_mean, m2)
+            for buffer, new in zip((self.count, self.mean, self.m2), merged):
+                buffer.copy_(new)
         std = (self.m2 / self.count + self.eps).sqrt()
         return (rows / std).clamp(-self.clip, self.clip).to(reward.dtype)

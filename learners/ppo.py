@@ -18,7 +18,9 @@ from torch import Tensor
 from gpuenvs.errors import ConfigError
 from gpuenvs.runtime.threads import allowed_cores
 from learners import functional as F
+from learners.collectors import COLLECTORS
 from learners.config import option, validate
+from learners.distributed import Group
 from learners.native import ENGINES, choose_engine
 from learners.native.network import fits
 from learners.native.update import ACTOR_FIGURES, FusedEpochs
@@ -26,6 +28,7 @@ from learners.networks import Policy, cloned_state, flat_gradient
 from learners.normalize import RewardNorm
 from learners.optim import FlatAdam
 from learners.rollout import Batch, Rollout, make_batch
+from learners.whole import whole_batch
 
 # A policy whose KL from the behaviour policy exceeds this many times `target_kl` makes no more steps in that update;
 # the factor is Stable-Baselines3's (ppo/ppo.py).
@@ -64,8 +67,13 @@ class PPOConfig:
     activation: str = option("tanh", "activation of the hidden layers", choices=("tanh", "relu"))
     adam_eps: float = option(1e-5, "Adam's epsilon", gt=0)
     log_std_init: float = option(0.0, "initial log standard deviation of continuous actions", ge=-10, le=5)
+    collector: str = option(
+        "auto",
+        "how rollouts are filled: by one fused kernel, a recorded graph or step by step; auto is the first that fits",
+        choices=COLLECTORS,
+    )
     engine: str = option(
-        "auto", "fused native CPU kernels or PyTorch operations; auto is fused where it fits", choices=ENGINES
+        "auto", "updates by fused native CPU kernels or PyTorch operations; auto is fused where it fits", choices=ENGINES
     )
     noise_correlation: float = option(
         0.0, "correlation of the action noise of successive steps (continuous actions)", ge=0, lt=1
@@ -93,9 +101,11 @@ class PPO:
         observation_space, action_space: of one environment (Gymnasium spaces).
         device: where the weights live and `update` runs.
         seed: decides initial weights and minibatch order; the same seed gives the same bits on one machine.
+        group: the processes that train together; the rollouts of each hold its share of `config.num_envs`.
 
     Attributes:
         policy: the `Policy` being trained.
+        num_envs: environments of a rollout.
         version: updates made so far; each stored row carries the version that chose its action.
     """
 
@@ -108,8 +118,11 @@ class PPO:
         action_space: Any,
         device: str | torch.device = "cpu",
         seed: int = 0,
+        group: Group | None = None,
     ) -> None:
         self.config = config
+        self.group = group
+        self.num_envs = group.share(config.num_envs) if group else config.num_envs
         self.seed = seed
         self.device = torch.device(device)
         self.policy = Policy(
@@ -124,10 +137,12 @@ class PPO:
         )
         self.actor_optimizer = FlatAdam(self.policy.actor_flat, config.adam_eps)
         self.critic_optimizer = FlatAdam(self.policy.critic_flat, config.adam_eps)
-        self.reward_norm = RewardNorm(config.num_envs, config.gamma).to(device) if config.norm_reward else None
+        self.reward_norm = (
+            RewardNorm(self.num_envs, config.gamma, group=group).to(device) if config.norm_reward else None
+        )
         self.version = 0
         fused = self.device.type == "cpu" and fits(self.policy)
-        self.engine = choose_engine(config.engine, fused)
+        self.engine = "torch" if group else choose_engine(config.engine, fused)
         self._native: FusedEpochs | None = None
 
     def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -174,20 +189,23 @@ class PPO:
         """
         c = self.config
         batch = make_batch(self.policy, rollout, c.gamma, c.gae_lambda, self.reward_norm)
-        metrics = {
-            "explained_variance": F.explained_variance(batch.value, batch.target),
-            "value_mean": batch.value.mean(),
-            "lag": (self.version - rollout.version).to(torch.float32).mean(),
-        }
-        if c.norm_adv:
-            batch = batch._replace(advantage=F.normalize_advantage(batch.advantage))
+        if self.group is None:
+            metrics = {
+                "explained_variance": F.explained_variance(batch.value, batch.target),
+                "value_mean": batch.value.mean(),
+            }
+            if c.norm_adv:
+                batch = batch._replace(advantage=F.normalize_advantage(batch.advantage))
+        else:
+            batch, metrics = whole_batch(batch, self.group, c.norm_adv)
+        metrics["lag"] = (self.version - rollout.version).to(torch.float32).mean()
         coefficients = self.coefficients()
         run_epochs = self._fused_epochs if self.engine == "fused" else self._epochs
         metrics |= run_epochs(batch, **coefficients)
         metrics |= {k: torch.tensor(v, device=self.device) for k, v in coefficients.items()}
         metrics["skipped_steps"] = self.actor_optimizer.skipped + self.critic_optimizer.skipped
         if self.policy.obs_norm is not None:
-            self.policy.obs_norm.update(rollout.obs[:-1])
+            self.policy.obs_norm.update(rollout.obs[:-1], self.group)
         self.version += 1
         return metrics
 
@@ -201,16 +219,23 @@ class PPO:
         for first, stop in itertools.pairwise(bounds):
             rows = batch.select(order[first:stop])
             loss, stats = self.actor_loss(policy, rows, clip_coef, ent_coef)
-            active = active & ~(stats["approx_kl"] > kl_limit)
             grad = flat_gradient(loss, policy.actor_parameters())
-            stats["actor_grad_norm"] = self.actor_optimizer.step(grad, learning_rate, c.max_grad_norm, active)
             value_loss = self.critic_loss(policy, rows)
-            grad = flat_gradient(c.vf_coef * value_loss, policy.critic_parameters())
-            norm = self.critic_optimizer.step(grad, learning_rate, c.max_grad_norm)
+            critic_grad = flat_gradient(c.vf_coef * value_loss, policy.critic_parameters())
+            figures = stats | {"value_loss": value_loss.detach()}
+            if self.group is not None:
+                grad, critic_grad, *means = self.group.mean(grad, critic_grad, *figures.values())
+                figures = dict(zip(figures, means, strict=True))
+            value_loss = figures.pop("value_loss")
+            active = active & ~(figures["approx_kl"] > kl_limit)
+            figures["actor_grad_norm"] = self.actor_optimizer.step(grad, learning_rate, c.max_grad_norm, active)
+            norm = self.critic_optimizer.step(critic_grad, learning_rate, c.max_grad_norm)
             made.append(active)
-            actor_rows.append(torch.stack(list(stats.values())))
-            critic_rows.append(torch.stack([value_loss.detach(), norm]))
-            names = list(stats)
+            actor_rows.append(torch.stack(list(figures.values())))
+            critic_rows.append(torch.stack([value_loss, norm]))
+            names = list(figures)
+            if self.group is not None:
+                self.group.verify_step(self)
         weight = torch.stack(made).to(torch.float32)
         metrics = dict(zip(names, _weighted_mean(torch.stack(actor_rows), weight).unbind()))
         metrics |= dict(zip(("value_loss", "critic_grad_norm"), torch.stack(critic_rows).mean(0).unbind()))
@@ -245,7 +270,8 @@ class PPO:
         They depend on seed, version and settings alone. Minibatches that do not divide the rows differ by one row.
         """
         c = self.config
-        key = np.random.SeedSequence([self.seed, self.version]).generate_state(1, np.uint64)[0]
+        entropy = [self.seed, self.version, *([self.group.rank] if self.group else [])]
+        key = np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]
         generator = torch.Generator().manual_seed(int(key >> np.uint64(1)))
         order = torch.empty(c.epochs * rows, dtype=torch.int64)
         for epoch in order.view(c.epochs, rows).unbind():

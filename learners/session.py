@@ -12,74 +12,130 @@ from typing import Any
 
 from gpuenvs.errors import RunError
 from learners import checkpoint, runs, system
-from learners.build import RunConfig, build, check_kind, kind_of, load_policy, resolve_device
+from learners.build import RunConfig, build, check_kind, kind_of, load_policy, own_device
+from learners.distributed import Group, joined
 from learners.env_options import configured, reference_keywords
 from learners.evaluate import EvalResult, evaluate
+from learners.parallel import ParallelTrainer, own_state
 from learners.runs import RunDirectory
 from learners.train import LoopSettings, Trainer
 
 
 @dataclass(frozen=True)
 class Session:
-    """A locked run directory and the trainer that writes into it."""
+    """A locked run directory and the trainer that writes into it.
+
+    `group` are the processes that train together, None for one alone. Only the first of them locks and writes.
+    """
 
     run: RunDirectory
     config: RunConfig
     trainer: Trainer
+    group: Group | None = None
 
 
 @contextlib.contextmanager
 def begin(config: RunConfig, path: Path) -> Iterator[Session]:
     """A new run at `path`. Everything is built and checked before the first folder is made.
 
+    Under a launcher such as torchrun it is a run of all its processes; see `learners.distributed`.
+
     Raises:
         RunError: `path` holds a run, is in use or cannot be written.
-        ConfigError, DeviceError: the config does not fit this machine.
+        ConfigError, DeviceError: the config does not fit this machine, or not the number of processes.
+        ProcessError: another process failed.
     """
-    runs.check_new(path)
-    schedule = build(config)
-    try:
-        with runs.new_run(path) as run:
-            run.write_config(_document(config))
-            yield Session(run, config, Trainer(run, schedule, loop_settings(config), kind_of(config)))
-    finally:
-        schedule.env.close()
+    with joined() as group:
+        first = group is None or group.first
+        if first:
+            runs.check_new(path)
+        if group is not None:
+            path = Path(group.tell(str(path)))
+            group.agree(_shared(config))
+        schedule = build(config, group)
+        try:
+            if group is not None:
+                group.objects(None)  # all have built
+            with runs.new_run(path) if first else contextlib.nullcontext(RunDirectory(path)) as run:
+                if first:
+                    run.write_config(_document(config, group))
+                yield Session(run, config, _trainer(run, schedule, config, group, None), group)
+        finally:
+            schedule.env.close()
 
 
 @contextlib.contextmanager
 def resume(path: Path | str, total_steps: int | None = None, device: str | None = None) -> Iterator[Session]:
     """The run at `path`, continued from its latest checkpoint (from its beginning if it was killed before one).
 
-    `total_steps` sets another end, `device` another device than the run was made on.
+    `total_steps` sets another end, `device` another device than the run was made on. Of several processes only the
+    first needs to see `path`.
 
     Raises:
         RunError: no run there, in use, nothing left to do.
-        CheckpointError: the latest checkpoint is damaged or of another run.
+        CheckpointError: the latest checkpoint is damaged, of another run or of another number of processes.
+        ProcessError: another process failed.
     """
-    with runs.existing_run(path) as run:
-        document = run.read_config()
-        config = RunConfig.from_dict(document)
-        if total_steps is not None:
-            config = config.with_total_steps(total_steps)
-        if device is not None:
-            config = dataclasses.replace(config, device=resolve_device(device))
-        steps = checkpoint.list_steps(run.checkpoints)
-        if steps and steps[-1][0] >= config.total_steps:
-            raise RunError(
-                f"nothing left to do: {run.path} is at step {steps[-1][0]} of {config.total_steps}; "
-                "give a larger --total-steps"
-            )
-        state = checkpoint.load(steps[-1][1]) if steps else None
-        if state is not None:
-            check_kind(config, state)
-        schedule = build(config)
-        try:
-            trainer = Trainer(run, schedule, loop_settings(config), kind_of(config), state)
-            if total_steps is not None or device is not None:
-                run.write_config({**document, **config.to_dict()})
-            yield Session(run, config, trainer)
-        finally:
-            schedule.env.close()
+    with joined() as group:
+        first = group is None or group.first
+        with runs.existing_run(path) if first else contextlib.nullcontext(RunDirectory(Path(path))) as run:
+            document, state = _read(run, total_steps) if first else ({}, None)
+            if group is not None:
+                document, state = group.tell((document, state))
+            config = RunConfig.from_dict(document)
+            if total_steps is not None:
+                config = config.with_total_steps(total_steps)
+            config = dataclasses.replace(config, device=own_device(device or _kind_of_device(config.device, group)))
+            if group is not None:
+                group.agree(_shared(config))
+            if state is not None:
+                state = own_state(state, group)
+            schedule = build(config, group)
+            try:
+                trainer = _trainer(run, schedule, config, group, state)
+                if first and (total_steps is not None or device is not None):
+                    run.write_config({**document, **config.to_dict()})
+                yield Session(run, config, trainer, group)
+            finally:
+                schedule.env.close()
+
+
+def _read(run: RunDirectory, total_steps: int | None) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """config.json, and the latest checkpoint if there is one, of a run that still has something to do."""
+    document = run.read_config()
+    config = RunConfig.from_dict(document)
+    total_steps = total_steps or config.total_steps
+    steps = checkpoint.list_steps(run.checkpoints)
+    if not steps:
+        return document, None
+    if steps[-1][0] >= total_steps:
+        raise RunError(
+            f"nothing left to do: {run.path} is at step {steps[-1][0]} of {total_steps}; give a larger --total-steps"
+        )
+    state = checkpoint.load(steps[-1][1])
+    check_kind(config, state)
+    return document, state
+
+
+def _kind_of_device(device: str, group: Group | None) -> str:
+    """The device of a run's config; of several processes each takes its own of that kind."""
+    return device if group is None else device.split(":")[0]
+
+
+def _shared(config: RunConfig) -> dict[str, Any]:
+    """What must be the same in all processes: all but the number of the GPU and of this machine's threads."""
+    document = config.to_dict()
+    settings = document.pop("settings")
+    del document["threads"]
+    return {**document, **settings, "device": config.device.split(":")[0]}
+
+
+def _trainer(
+    run: RunDirectory, schedule: Any, config: RunConfig, group: Group | None, state: Mapping[str, Any] | None
+) -> Trainer:
+    if group is None:
+        return Trainer(run, schedule, loop_settings(config), kind_of(config), state)
+    return ParallelTrainer(run, schedule, loop_settings(config), kind_of(config), group, state)
 
 
 def loop_settings(config: RunConfig) -> LoopSettings:
@@ -142,7 +198,7 @@ def save_evaluation(run: RunDirectory, result: EvalResult, step: int) -> Path:
     return run.write_json(run.evaluations, stem, {"step": step, **result.to_dict()})
 
 
-def _document(config: RunConfig) -> dict[str, Any]:
+def _document(config: RunConfig, group: Group | None) -> dict[str, Any]:
     """config.json of a new run."""
     import gpuenvs
 
@@ -153,6 +209,7 @@ def _document(config: RunConfig) -> dict[str, Any]:
         "env_params_resolved": params,
         "max_episode_steps": config.env_params.get("max_episode_steps", spec.max_episode_steps),
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "processes": group.size if group else 1,
         "versions": system.versions(),
         "machine": system.machine(),
     }

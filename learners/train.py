@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuenvs.errors import NonFiniteError, RunError
 from learners import checkpoint
@@ -20,6 +20,9 @@ from learners.build import misfit
 from learners.interrupts import StopRequest
 from learners.metrics import Interval, MetricsWriter
 from learners.runs import RunDirectory
+
+if TYPE_CHECKING:
+    from learners.schedules.sync import IterationResult
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,9 @@ class Trainer:
         self.step = 0
         self.iteration = 0
         self.last_checkpoint: Path | None = None
+        self._stop: StopRequest | None = None
         self._seconds = 0.0  # trained before this process
+        self._saved_step, self._saved_time = 0, 0.0
         self._row_step, self._row_seconds = 0, 0.0
         self._interval = Interval(recent=max(100, schedule.env.num_envs))
         if start is not None:
@@ -117,24 +122,25 @@ class Trainer:
             raise type(error)(f"{error}{kept}") from error
 
     def _train(self, stop: StopRequest | None, on_progress: Callable[[Progress], None] | None) -> Outcome:
-        run, settings = self.run_directory, self.settings
+        settings = self.settings
         resumed = self.step if self.last_checkpoint else None
-        self._writer = MetricsWriter(run.metrics_file, run.tensorboard, resumed)
+        self._stop = stop
+        self._writer = self._open_metrics(resumed)
         self._began = time.perf_counter()
         try:
             if self.last_checkpoint is None:
                 self._checkpoint()  # from now on a killed run can be resumed
-            saved_step, saved_time = self.step, self._began
-            while self.step < settings.total_steps and not (stop and stop.signum):
+            self._saved_step, self._saved_time = self.step, self._began
+            while self.step < settings.total_steps and not self._signum():
                 self._iterate()
                 if on_progress is not None:
                     on_progress(self._progress())
-                if self._checkpoint_due(self.step - saved_step, time.perf_counter() - saved_time):
+                if self._checkpoint_due(self.step - self._saved_step, self._seconds_unsaved()):
                     self._checkpoint()
-                    saved_step, saved_time = self.step, time.perf_counter()
+                    self._saved_step, self._saved_time = self.step, time.perf_counter()
             if self.step >= settings.total_steps and self.step > self._row_step:
                 self._write_row()
-            if self.step > saved_step:
+            if self.step > self._saved_step:
                 self._checkpoint()
         finally:
             self._writer.close()
@@ -142,14 +148,39 @@ class Trainer:
         return Outcome(
             step=self.step,
             seconds=self._elapsed(),
-            signum=stop.signum if stop else 0,
+            signum=self._signum(),
             checkpoint=self.last_checkpoint,
             recent_return=self._interval.recent_return(),
-            nonfinite_states=self.schedule.env.nonfinite_states,
+            nonfinite_states=self._nonfinite()[0],
         )
 
+    # What follows is decided by all processes together where several train (`learners.parallel`).
+
+    def _open_metrics(self, resumed: int | None) -> MetricsWriter:
+        return MetricsWriter(self.run_directory.metrics_file, self.run_directory.tensorboard, resumed)
+
+    def _advance(self) -> IterationResult:
+        """One iteration of the schedule."""
+        return self.schedule.iterate()
+
+    def _signum(self) -> int:
+        """The signal that asked for a stop, 0 if none has."""
+        return self._stop.signum if self._stop else 0
+
+    def _seconds_unsaved(self) -> float:
+        """Time since the last checkpoint."""
+        return time.perf_counter() - self._saved_time
+
+    def _nonfinite(self) -> tuple[int, int]:
+        """How many states and rewards of the environments have become NaN or infinite."""
+        return self.schedule.env.nonfinite_states, self.schedule.env.nonfinite_rewards
+
+    def _save(self, path: Path) -> None:
+        checkpoint.save(path, self.state_dict(), step=self.step, score=self._interval.recent_return())
+        checkpoint.prune(path.parent, self.settings.keep_checkpoints)
+
     def _iterate(self) -> None:
-        result = self.schedule.iterate()
+        result = self._advance()
         self.step += result.env_steps
         self.iteration += 1
         self._now = time.perf_counter()
@@ -176,7 +207,7 @@ class Trainer:
         return Progress(self.step, self.settings.total_steps, self.iteration, sps, left, self._interval.recent_return)
 
     def _write_row(self) -> None:
-        self._require_health()
+        nonfinite_states = self._require_health()
         seconds = self._elapsed()
         self._writer.write(
             {
@@ -184,7 +215,7 @@ class Trainer:
                 "iteration": self.iteration,
                 "wall_s": round(seconds, 4),
                 "sps": round((self.step - self._row_step) / max(seconds - self._row_seconds, 1e-9), 1),
-                "nonfinite_states": self.schedule.env.nonfinite_states,
+                "nonfinite_states": nonfinite_states,
                 **self._interval.flush(),
             }
         )
@@ -201,21 +232,20 @@ class Trainer:
         """Metrics first, then the checkpoint: no checkpoint is ever ahead of its metrics."""
         self._require_health()
         self._writer.sync()
-        folder = self.run_directory.checkpoints
-        path = checkpoint.checkpoint_path(folder, self.step)
-        checkpoint.save(path, self.state_dict(), step=self.step, score=self._interval.recent_return())
+        path = checkpoint.checkpoint_path(self.run_directory.checkpoints, self.step)
+        self._save(path)
         self.last_checkpoint = path
-        checkpoint.prune(folder, self.settings.keep_checkpoints)
 
-    def _require_health(self) -> None:
-        """Refuse to go on with NaN: a checkpoint or row of it would replace good ones."""
-        env = self.schedule.env
-        if env.nonfinite_rewards:
+    def _require_health(self) -> int:
+        """Refuse to go on with NaN: a checkpoint or row of it would replace good ones. Returns `nonfinite_states`."""
+        states, rewards = self._nonfinite()
+        if rewards:
             raise NonFiniteError(
-                f"{env.spec.id} returned a NaN or infinite reward ({env.nonfinite_rewards} times by step {self.step})"
+                f"{self.schedule.env.spec.id} returned a NaN or infinite reward ({rewards} times by step {self.step})"
             )
         weights = self.schedule.algo.policy.state_dict().items()
         checkpoint.require_finite(weights, f"the policy after step {self.step}")
+        return states
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that continuing needs, schedule included."""

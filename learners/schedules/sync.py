@@ -27,21 +27,21 @@ class SyncSchedule:
     """Alternates `Collector.collect` and `algo.update`; every stored row has lag 0.
 
     Args:
-        env: a `gpuenvs` batch env with `config.num_envs` rows and same-step autoreset.
+        env: a `gpuenvs` batch env with `algo.num_envs` rows and same-step autoreset.
         algo: PPO or A2C.
         config: the algorithm's config.
     """
 
     def __init__(self, env: Any, algo: Any, config: Any) -> None:
-        if env.num_envs != config.num_envs:
-            raise ConfigError(f"num_envs={config.num_envs}: the environment has {env.num_envs} rows")
+        if env.num_envs != algo.num_envs:
+            raise ConfigError(f"num_envs={algo.num_envs}: the environment has {env.num_envs} rows")
         self.env = env
         self.algo = algo
         self.config = config
         self.collector = Collector(env, algo.device, algo.seed, config.noise_correlation, config.engine)
         self.rollout = Rollout(
             config.num_steps,
-            config.num_envs,
+            env.num_envs,
             env.single_observation_space,
             env.single_action_space,
             algo.device,
