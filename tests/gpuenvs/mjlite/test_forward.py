@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 from gpuenvs.mjlite.forward import control_step, reset_forward
+from gpuenvs.trace.elementary import precision
 from tests.gpuenvs.mjlite import harness
 
 COUNT = 240
-EXACT = [name for name in harness.MODELS if name != "Pusher"]
+BOUND = dict.fromkeys(harness.MODELS, 1e-11) | {"Pusher": 1e-9}  # its capsules and cylinders meet by an iteration
 
 
 def engine(m, qpos, qvel, ctrl, steps):
@@ -38,7 +39,7 @@ def errors(got, expected):
     return {name: float(np.abs(got[name] - expected[name]).max()) for name in got}
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", BOUND)
 def test_one_step_is_the_engine_s(name):
     m = harness.model(name)
     start = harness.states(m, COUNT, seed=11)
@@ -47,8 +48,8 @@ def test_one_step_is_the_engine_s(name):
     rows = expected["nefc"]
     print(f"{name}: {error}; rows per state: mean {rows.mean():.1f}, most {rows.max()}, none in {(rows == 0).mean():.0%}")
     assert rows.max() > 0
-    assert error["qvel"] <= 1e-11
-    assert error["qpos"] <= 1e-13
+    assert error["qvel"] <= BOUND[name]
+    assert error["qpos"] <= BOUND[name] / 100
     assert error["xpos"] <= 1e-12
     scale = 1 + np.abs(expected["qacc"]).max()
     assert error["qacc"] <= 1e-12 * scale
@@ -111,11 +112,13 @@ def test_a_nan_stays_in_its_row():
     assert (spoiled["qpos"][others] == clean["qpos"][others]).all()
 
 
-def test_a_row_does_not_depend_on_its_neighbours():
-    m = harness.model("Walker2d")
+@pytest.mark.parametrize(("name", "real"), [("Walker2d", "float64"), ("Walker2d", "float32"), ("Humanoid", "float64")])
+def test_a_row_does_not_depend_on_its_neighbours(name, real):
+    m = harness.model(name)
     start = harness.states(m, 48, seed=16)
-    together = ours(m, *start, 2)
-    for k in (0, 17, 40):
-        qpos, qvel, ctrl = (x[k : k + 1] for x in start)
-        alone = ours(m, qpos, qvel, ctrl, 2)
-        assert (alone["qvel"][0] == together["qvel"][k]).all()
+    with precision(real):  # of the solver's steps; the arrays are float64
+        together = ours(m, *start, 2)
+        for k in (0, 17, 40):
+            qpos, qvel, ctrl = (x[k : k + 1] for x in start)
+            alone = ours(m, qpos, qvel, ctrl, 2)
+            assert (alone["qvel"][0] == together["qvel"][k]).all()
