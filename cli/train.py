@@ -21,6 +21,11 @@ RUNS = Path("runs")
 @SEED
 @device_option("auto")
 @click.option(
+    "--collector",
+    metavar="auto|fused|graph|eager",
+    help="How experience is collected; as --set collector=NAME.  [default: auto]",
+)
+@click.option(
     "-o",
     "--run-dir",
     type=click.Path(path_type=Path),
@@ -53,6 +58,7 @@ def command(
     keep: int,
     eval_episodes: int,
     quiet: bool,
+    collector: str | None,
     **options: Any,
 ) -> int:
     """Train a policy in ENV with settings known to work, then evaluate it in Gymnasium's own environment.
@@ -75,6 +81,7 @@ def command(
     from learners.runs import default_path
     from learners.session import begin
 
+    overrides += (f"collector={collector}",) if collector else ()
     config = resolve(spec.id, algo=algo, schedule=schedule, overrides=overrides, keep_checkpoints=keep, **options)
     path = run_dir or default_path(RUNS, spec.id, algo, schedule, config.seed)
     with begin(config, path) as session:

@@ -71,6 +71,10 @@ class RunConfig:
         if missing:
             raise RunError(f"the run's config.json lacks {', '.join(missing)}")
         config = cls(**{name: document[name] for name in names})
+        if isinstance(config.settings, dict) and "collector" not in config.settings:
+            # Older runs chose both ways, to collect and to learn, by `engine`.
+            collector = {"fused": "fused", "torch": "eager"}.get(config.settings.get("engine", "auto"), "auto")
+            config = dataclasses.replace(config, settings={**config.settings, "collector": collector})
         try:
             make_config(compat.algorithm(config.algo).config_class, config.settings)
         except ConfigError as error:

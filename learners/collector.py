@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gpuenvs.errors import ConfigError
-from gpuenvs.rng import fill_gumbel, fill_normal
-from learners.native import choose_engine
-from learners.native.rollout import FusedRollout, can_fuse
+from learners.collectors import Choice, choose
+from learners.collectors.check import Agreement, replay
+from learners.collectors.graph import GraphRollout, cuda_capture
+from learners.collectors.loop import StepLoop
+from learners.collectors.noise import ActionNoise
+from learners.collectors.streams import on_torch_stream
 from learners.networks import Policy
 from learners.rollout import Rollout
 
-# Which stream of the counter-based generator the action noise uses; evaluation uses others.
-ACTION_STREAM = 0
+# Fills a rollout from the environment's state on, with the noise of the steps from `step` on.
+_Run = Callable[[Policy, Rollout, int], None]
 
 
 class Collector:
@@ -25,6 +29,9 @@ class Collector:
     The env starts at its own seed when the first rollout is collected. Apart from the env, the only state is the global
     step number and, with correlated noise, the last noise of each environment.
 
+    The first horizon of a collector that was recorded or compiled for a GPU is compared with the eager loop, and the loop takes
+    its place for good, with a warning, where the two do not agree or recording fails.
+
     Args:
         env: the batch environment.
         device: where policy and rollouts live.
@@ -32,7 +39,12 @@ class Collector:
         noise_correlation: the noise of continuous actions is the stationary AR(1) process with this coefficient and
             variance 1, one per environment; 0 is independent noise. (Hollenstein et al. 2024, arXiv 2312.11091, show
             that a moderate correlation helps on-policy learning; each action's own distribution stays the policy's.)
-        engine: see `learners.native.choose_engine`.
+        collector: one of `learners.collectors.COLLECTORS`.
+        check: compare the first horizon of whatever is not the eager loop with it; None: on GPUs.
+
+    Attributes:
+        choice: how rollouts are collected, and why; None before `choose` or `collect`.
+        agreement: what the comparison found; None if there was none.
     """
 
     def __init__(
@@ -41,93 +53,132 @@ class Collector:
         device: str | torch.device = "cpu",
         seed: int = 0,
         noise_correlation: float = 0.0,
-        engine: str = "auto",
+        collector: str = "auto",
+        check: bool | None = None,
     ) -> None:
         if getattr(env, "autoreset", "same_step") != "same_step":
             raise ConfigError(f"learning needs autoreset='same_step'; this env has {env.autoreset!r}")
         self.env = env
         self.device = torch.device(device)
-        self.seed = seed
-        self.noise_correlation = noise_correlation
         self.step = 0
+        self.choice: Choice | None = None
+        self.agreement: Agreement | None = None
+        self._wanted = collector
+        self._check = self.device.type == "cuda" if check is None else check
+        self._noise = ActionNoise(seed, env.env_offset, noise_correlation, self.device)
         self._started = False
-        self._noise = np.empty((0, 0, 0), np.float32)
-        self._last_noise: Tensor | None = None
-        self._engine = engine
-        self._fused: FusedRollout | None = None
+        self._loop: StepLoop | None = None
+        self._run: _Run | None = None
 
     def start(self) -> None:
         """Reset the env to its seed. `collect` does it when nobody has."""
-        self.env.reset(seed=self.env.seed)
+        with on_torch_stream(self._env_device()):
+            self.env.reset(seed=self.env.seed)
         self._started = True
+
+    def choose(self, policy: Policy) -> Choice:
+        """Decide how rollouts under `policy` and others like it are collected.
+
+        Raises:
+            ConfigError: the collector asked for is not possible; one line that says why.
+        """
+        if self.choice is None:
+            self.choice = choose(self._wanted, self.env, policy)
+        return self.choice
 
     @torch.no_grad()
     def collect(self, policy: Policy, rollout: Rollout, version: int = 0) -> Rollout:
         """One horizon under `policy`, whose weights and statistics must not change meanwhile.
 
-        `version` is stored with every row. Returns `rollout`.
+        `version` is stored with every row. Returns `rollout`. On CUDA everything happens on torch's current stream.
         """
         if not self._started:
             self.start()
-        env, info = self.env, self.env.info
-        obs, reward = as_tensor(env.obs), as_tensor(env.reward)
-        terminated, truncated = as_tensor(env.terminated), as_tensor(env.truncated)
-        final_obs, episode_return = as_tensor(info["final_obs"]), as_tensor(info["episode_return"])
-        episode_length = as_tensor(info["episode_length"])
-        noise = self._draw(policy, rollout)
-        rollout.version.fill_(version)
+        with on_torch_stream(self._env_device()):
+            rollout.version.fill_(version)
+            rollout.has_value = False
+            if self._run is None:
+                self._begin(policy, rollout)
+            else:
+                self._run(policy, rollout, self.step)
         self.step += rollout.num_steps
-        if choose_engine(self._engine, can_fuse(env, policy)) == "fused":
-            self._fused = self._fused or FusedRollout(env, policy, env.threads)
-            self._fused.run(policy, rollout, noise.numpy())
-            rollout.has_value = True
-            return rollout
-        rollout.has_value = False
-        for t in range(rollout.num_steps):
-            rollout.obs[t].copy_(obs)
-            action, log_prob = policy.sample(rollout.obs[t], noise[t])
-            rollout.action[t].copy_(action)
-            rollout.log_prob[t].copy_(log_prob)
-            env.step(self._to_env(rollout.action[t]))
-            rollout.reward[t].copy_(reward)
-            rollout.terminated[t].copy_(terminated)
-            rollout.truncated[t].copy_(truncated)
-            rollout.final_obs[t].copy_(final_obs)
-            rollout.episode_return[t].copy_(episode_return)
-            rollout.episode_length[t].copy_(episode_length)
-        rollout.obs[rollout.num_steps].copy_(obs)
         return rollout
 
-    def _to_env(self, action: Tensor) -> Any:
-        """`action` as an array on the env's device; no copy when it is there already."""
-        if self.env.device != "cpu":
-            return action.to(self.env.device)
-        return action.cpu().numpy()
+    def _env_device(self) -> torch.device:
+        return torch.device(getattr(self.env, "device", "cpu"))
 
-    def _draw(self, policy: Policy, rollout: Rollout) -> Tensor:
-        """Noise of the whole horizon, (T, n, k) on the policy's device."""
-        shape = (rollout.num_steps, rollout.num_envs, *policy.noise_shape)
-        if self._noise.shape != shape:
-            self._noise = np.empty(shape, np.float32)
-        fill = fill_normal if policy.continuous else fill_gumbel
-        fill(self._noise, self.seed, self.env.env_offset, self.step, ACTION_STREAM)
-        noise = torch.from_numpy(self._noise)
-        if self.noise_correlation > 0 and policy.continuous:
-            keep, add = self.noise_correlation, (1 - self.noise_correlation**2) ** 0.5
-            last = self._last_noise
-            for t in range(rollout.num_steps):
-                if last is not None:
-                    noise[t].mul_(add).add_(last, alpha=keep)
-                last = noise[t]
-            self._last_noise = noise[-1].clone()
-        return noise.to(self.device)
+    def _begin(self, policy: Policy, rollout: Rollout) -> None:
+        """The first horizon."""
+        choice = self.choose(policy)
+        self._run = run = self._make(choice.name, policy)
+        if choice.name == "eager" or not self._check:
+            run(policy, rollout, self.step)
+            return
+        start, last_noise = self.env.snapshot(), self._noise.last
+        try:
+            run(policy, rollout, self.step)
+            after, noise_after = self.env.snapshot(), self._noise.last
+            self.env.restore(start)
+            self._noise.last = last_noise
+            noise = self._noise.draw(rollout.num_steps, rollout.num_envs, policy, self.step)
+            self.agreement = replay(self._step_loop(), policy, rollout, noise)
+            problem = self.agreement.problem()
+        except (RuntimeError, ValueError) as error:  # whatever recording, compiling or launching may raise
+            problem = " ".join(str(error).split())[:300] or type(error).__name__
+        if problem is None:
+            self.env.restore(after)
+            self._noise.last = noise_after
+            return
+        warnings.warn(f"collector {choice.name} is replaced by eager: {problem}", RuntimeWarning, stacklevel=3)
+        self.choice = Choice("eager", f"{choice.name} failed: {problem}")
+        self.env.restore(start)
+        self._noise.last = last_noise
+        rollout.has_value = False
+        self._run = self._make("eager", policy)
+        self._run(policy, rollout, self.step)
+
+    def _step_loop(self) -> StepLoop:
+        if self._loop is None:
+            self._loop = StepLoop(self.env, self.device)
+        return self._loop
+
+    def _make(self, name: str, policy: Policy) -> _Run:
+        if name == "fused":
+            return self._fused(policy)
+        loop = self._step_loop()
+        if name == "graph":
+            capture = cuda_capture(self.device) if self.device.type == "cuda" else None
+            fill = GraphRollout(self.env, loop, capture).run
+        else:
+            fill = loop.run
+
+        def run(policy: Policy, rollout: Rollout, step: int) -> None:
+            fill(policy, rollout, self._noise.draw(rollout.num_steps, rollout.num_envs, policy, step))
+
+        return run
+
+    def _fused(self, policy: Policy) -> _Run:
+        if self.device.type == "cpu":
+            from learners.native.rollout import FusedRollout
+
+            fused = FusedRollout(self.env, policy, self.env.threads)
+
+            def run(policy: Policy, rollout: Rollout, step: int) -> None:
+                noise = self._noise.draw(rollout.num_steps, rollout.num_envs, policy, step)
+                fused.run(policy, rollout, noise.numpy())
+                rollout.has_value = True
+
+            return run
+        from learners.collectors.fused_cuda import FusedCudaRollout
+
+        return FusedCudaRollout(self.env, policy, self._noise).run
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the next horizon depends on besides the policy."""
         return {
             "env": self.env.snapshot() if self._started else {},
             "step": self.step,
-            "last_noise": self._last_noise,
+            "last_noise": self._noise.last,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -136,11 +187,5 @@ class Collector:
             self.env.restore(state["env"])
             self._started = True
         self.step = int(state["step"])
-        self._last_noise = state["last_noise"]
-
-
-def as_tensor(array: Any) -> Tensor:
-    """A tensor that shares the memory of a numpy array or of anything that speaks DLPack."""
-    if isinstance(array, np.ndarray):
-        return torch.from_numpy(array)
-    return torch.from_dlpack(array)
+        last: Tensor | None = state["last_noise"]
+        self._noise.last = None if last is None else last.to(self.device)

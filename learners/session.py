@@ -58,7 +58,7 @@ def begin(config: RunConfig, path: Path) -> Iterator[Session]:
                 group.objects(None)  # all have built
             with runs.new_run(path) if first else contextlib.nullcontext(RunDirectory(path)) as run:
                 if first:
-                    run.write_config(_document(config, group))
+                    run.write_config({**_document(config, group), "collector": schedule.collector.choice._asdict()})
                 yield Session(run, config, _trainer(run, schedule, config, group, None), group)
         finally:
             schedule.env.close()

@@ -82,9 +82,20 @@ def plans(policy: Any) -> dict[str, Plan]:
 
 def fits(policy: Any) -> bool:
     """True when the generated kernels can stand in for this policy: an MLP whose hidden sizes are multiples of LANES."""
+    return misfit(policy) is None
+
+
+def misfit(policy: Any) -> str | None:
+    """Why the generated kernels cannot stand in for this policy, in words; None if they can."""
     actor, critic = policy.actor, policy.critic
     hidden = (*actor.sizes[1:-1], *critic.sizes[1:-1])
-    return bool(actor.sizes[1:-1]) and actor.activation in ("tanh", "relu") and all(h % LANES == 0 for h in hidden)
+    if not actor.sizes[1:-1]:
+        return "the policy has no hidden layer"
+    if actor.activation not in ("tanh", "relu"):
+        return f"there is no native {actor.activation}"
+    if any(h % LANES for h in hidden):
+        return f"hidden_sizes must be multiples of the SIMD width {LANES} (16 always fits)"
+    return None
 
 
 def _round_up(value: int) -> int:

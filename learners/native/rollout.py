@@ -18,7 +18,7 @@ from gpuenvs.runtime.threads import ROW_MULTIPLE, Team, cut_rows
 from gpuenvs.scalar import f32, i32
 from learners.native.elementary import exp
 from learners.native.heads import STRICT, make_log_probs
-from learners.native.network import ROWS, Plan, Source, fits, plans
+from learners.native.network import ROWS, Plan, Source, plans
 from learners.native.update import pack
 
 
@@ -214,12 +214,6 @@ class FusedRollout:
         else:  # the first call compiles
             found = [work(thread) for thread in range(self._team.count)]
         self._env.count_nonfinite(*np.sum(found, axis=0))
-
-
-def can_fuse(env: Any, policy: Any) -> bool:
-    """True when `FusedRollout` and `FusedEpochs` can stand in for the PyTorch loops with this env and policy."""
-    on_cpu = getattr(env, "device", "") == "cpu" and policy.device.type == "cpu"
-    return on_cpu and getattr(env, "dtype", None) == np.float32 and hasattr(env, "native_step") and fits(policy)
 
 
 @cached

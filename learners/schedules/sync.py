@@ -38,7 +38,8 @@ class SyncSchedule:
         self.env = env
         self.algo = algo
         self.config = config
-        self.collector = Collector(env, algo.device, algo.seed, config.noise_correlation, config.engine)
+        self.collector = Collector(env, algo.device, algo.seed, config.noise_correlation, config.collector)
+        self.collector.choose(algo.policy)
         self.rollout = Rollout(
             config.num_steps,
             env.num_envs,

@@ -115,7 +115,7 @@ def test_the_bounds_of_a_box_do_not_touch_stored_actions():
     env = gpuenvs.make("Pendulum-v1", 8, device="cpu", seed=0)
     policy = Policy(env.single_observation_space, env.single_action_space, log_std_init=3.0)
     rollout = Rollout(4, 8, env.single_observation_space, env.single_action_space)
-    Collector(env, engine="torch").collect(policy, rollout)
+    Collector(env, collector="eager").collect(policy, rollout)
     assert (rollout.action.abs() > 2).float().mean() > 0.5
 
 
@@ -126,7 +126,7 @@ def test_resuming_continues_bit_for_bit():
 
     def fresh():
         env = gpuenvs.make("MountainCarContinuous-v0", 16, device="cpu", seed=1)
-        return env, Collector(env, seed=1, noise_correlation=0.7, engine="torch")
+        return env, Collector(env, seed=1, noise_correlation=0.7, collector="eager")
 
     env, collector = fresh()
     policy = Policy(env.single_observation_space, env.single_action_space)
