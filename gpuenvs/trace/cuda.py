@@ -15,13 +15,13 @@ from typing import Any
 from gpuenvs.trace.graph import Program, Value
 from gpuenvs.trace.llvm import _FLAGS, _STORED, Printer
 
-THREADS_PER_BLOCK = 128
+_GLOBAL = " addrspace(1)"
 
 
 class CudaPrinter(Printer):
     """The whole module of one row program; the arguments are those of `gpuenvs.trace.cpu.CpuPrinter`."""
 
-    table_space = " addrspace(1)"
+    table_space = _GLOBAL
     # An unrolled loop body of physics is longer and needs more registers, but no fewer instructions per turn.
     back_edge = ", !llvm.loop !3"
 
@@ -85,9 +85,10 @@ class CudaPrinter(Printer):
         return self._loaded[slot]
 
     def _pointer(self, slot: int, dtype: str, index: str) -> str:
+        """Pointer into global memory: a generic one might mean the thread's own memory and would keep its stores in order."""
         element = _STORED[dtype]
-        base = self.set(f"inttoptr i64 {self._slot(slot)} to {element}*")
-        return self.set(f"getelementptr inbounds {element}, {element}* {base}, i64 {index}")
+        base = self.set(f"inttoptr i64 {self._slot(slot)} to {element}{_GLOBAL}*")
+        return self.set(f"getelementptr inbounds {element}, {element}{_GLOBAL}* {base}, i64 {index}")
 
     def _address(self, slot: int, row: int, dtype: str) -> str:
         offset = self.set(f"mul i64 {self._slot(self._n_slot)}, {row}")
@@ -108,7 +109,7 @@ class CudaPrinter(Printer):
     def _op_get(self, v: Value) -> str:
         slot, row, dtype = v.attr
         element = _STORED[dtype]
-        loaded = self.set(f"load {element}, {element}* {self._address(slot, row, dtype)}")
+        loaded = self.set(f"load {element}, {element}{_GLOBAL}* {self._address(slot, row, dtype)}")
         if dtype == "bool":
             return f"icmp ne i8 {loaded}, 0"
         if dtype == "int64":
@@ -121,12 +122,12 @@ class CudaPrinter(Printer):
         element, value = _STORED[dtype], self.name(v.args[0])
         if dtype == "bool":
             value = self.set(f"zext i1 {value} to i8")
-        self.emit(f"store {element} {value}, {element}* {self._address(slot, row, dtype)}")
+        self.emit(f"store {element} {value}, {element}{_GLOBAL}* {self._address(slot, row, dtype)}")
 
     def _op_shared(self, v: Value) -> str:
         slot, k, dtype = v.attr
         element = _STORED[dtype]
-        return f"load {element}, {element}* {self._pointer(slot, dtype, str(k))}"
+        return f"load {element}, {element}{_GLOBAL}* {self._pointer(slot, dtype, str(k))}"
 
     def _op_setting(self, v: Value) -> str:
         return f"trunc i64 {self._slot(v.attr)} to i32"
