@@ -16,7 +16,7 @@ from gpuenvs.runtime.threads import allowed_cores
 from learners import functional as F
 from learners.collectors import COLLECTORS
 from learners.config import option, validate
-from learners.distributed import Group
+from learners.distributed import Group, local_size
 from learners.native import ENGINES, choose_engine
 from learners.native.network import fits
 from learners.native.update import FusedEpochs
@@ -55,7 +55,9 @@ class A2CConfig:
         choices=COLLECTORS,
     )
     engine: str = option(
-        "auto", "updates by fused native CPU kernels or PyTorch operations; auto is fused where it fits", choices=ENGINES
+        "auto",
+        "updates by fused native CPU kernels or PyTorch operations; auto is fused where it fits",
+        choices=ENGINES,
     )
     noise_correlation: float = option(
         0.0, "correlation of the action noise of successive steps (continuous actions)", ge=0, lt=1
@@ -109,7 +111,7 @@ class A2C:
         )
         self.version = 0
         fused = self.device.type == "cpu" and fits(self.policy)
-        self.engine = "torch" if group else choose_engine(config.engine, fused)
+        self.engine = choose_engine(config.engine, fused)
         self._native: FusedEpochs | None = None
 
     def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -186,14 +188,15 @@ class A2C:
         figures["actor_grad_norm"] = self.actor_optimizer.step(grad, learning_rate, c.max_grad_norm)
         figures["critic_grad_norm"] = self.critic_optimizer.step(critic_grad, learning_rate, c.max_grad_norm)
         if self.group is not None:
-            self.group.verify_step(self)
+            self.group.verify_step((self.actor_optimizer, self.critic_optimizer))
         return figures | {"value_loss": value_loss}
 
     def _fused_step(self, batch: Batch, learning_rate: float, ent_coef: float) -> dict[str, Tensor]:
         """`_step` as native kernels: PPO's, whose unclipped surrogate has A2C's gradient where the ratio is 1."""
         c = self.config
         if self._native is None:
-            self._native = FusedEpochs(self.policy, self.actor_optimizer, self.critic_optimizer, allowed_cores())
+            threads = max(1, allowed_cores() // local_size())
+            self._native = FusedEpochs(self.policy, self.actor_optimizer, self.critic_optimizer, threads, self.group)
         knobs = {
             "learning_rate": learning_rate,
             "clip_coef": float("inf"),

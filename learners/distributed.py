@@ -19,12 +19,12 @@ import datetime
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuenvs.errors import ConfigError, DeviceError, ProcessError, RunError
-from learners.watch import GRACE_SECONDS, SILENCE_SECONDS, Watch
+from learners.watch import BEAT_SECONDS, SILENCE_SECONDS, Watch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -233,19 +233,20 @@ class Group:
             )
         self.verified += 1
 
-    def verify_step(self, algo: Any) -> None:
-        """`verify` the learner's weights after a gradient step, if the user asked for that."""
+    def verify_step(self, optimizers: Sequence[Any]) -> None:
+        """`verify` weights and moments after a gradient step, if the user asked for that."""
         if self.verify_steps:
-            self.verify(learned(algo), f"update {algo.version}")
+            self.verify(learned(*optimizers), "after a gradient step")
 
     @contextlib.contextmanager
     def _guard(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
-            failure = self._watch.wait_for_failure(GRACE_SECONDS) if self._watch else None
-            reason = " ".join(str(error).split())[:200]
-            raise ProcessError(failure or f"process {self.rank} of {self.size} lost the others ({reason})") from error
+            failure = self._watch.wait_for_failure(3 * BEAT_SECONDS) if self._watch else None
+            reason = " ".join(str(error).split()).rpartition("] ")[2][:100]
+            lost = f"process {self.rank} of {self.size} lost the connection to another one; was it killed? ({reason})"
+            raise ProcessError(failure or lost) from error
 
 
 def all_moments(mean: Tensor, m2: Tensor, group: Group | None) -> list[tuple[Tensor, Tensor]]:
@@ -260,12 +261,13 @@ def all_moments(mean: Tensor, m2: Tensor, group: Group | None) -> list[tuple[Ten
     return [(mean, m2) for mean, m2 in group.gather(torch.stack((mean, m2)))]
 
 
-def learned(algo: Any) -> list[tuple[str, Any]]:
-    """Named tensors of a learner that have to be the same in all processes: weights and Adam's moments."""
-    found = [("policy", algo.policy.flat)]
-    for name in ("actor_optimizer", "critic_optimizer"):
-        found += [(f"{name}.{key}", value) for key, value in getattr(algo, name).state_dict().items()]
-    return found
+def learned(*optimizers: Any) -> list[tuple[str, Any]]:
+    """Named tensors that have to be the same in all processes: the weights of each optimiser and its state."""
+    return [
+        (f"{number}.{name}", value)
+        for number, optimizer in enumerate(optimizers)
+        for name, value in (("weights", optimizer.param), *optimizer.state_dict().items())
+    ]
 
 
 def _number(name: str, low: int, high: int, default: int | None = None) -> int:

@@ -85,7 +85,8 @@ class ParallelTrainer(Trainer):
         return super()._open_metrics(resumed) if self.group.first else _NoMetrics()
 
     def _save(self, path: Path) -> None:
-        self.group.verify(learned(self.schedule.algo), f"step {self.step}")
+        algo = self.schedule.algo
+        self.group.verify(learned(algo.actor_optimizer, algo.critic_optimizer), f"step {self.step}")
         self._parts = self.group.collect(_own_part(self.schedule.state_dict()))
         if self.group.first:
             super()._save(path)

@@ -20,7 +20,7 @@ from gpuenvs.runtime.threads import allowed_cores
 from learners import functional as F
 from learners.collectors import COLLECTORS
 from learners.config import option, validate
-from learners.distributed import Group
+from learners.distributed import Group, local_size
 from learners.native import ENGINES, choose_engine
 from learners.native.network import fits
 from learners.native.update import ACTOR_FIGURES, FusedEpochs
@@ -73,7 +73,9 @@ class PPOConfig:
         choices=COLLECTORS,
     )
     engine: str = option(
-        "auto", "updates by fused native CPU kernels or PyTorch operations; auto is fused where it fits", choices=ENGINES
+        "auto",
+        "updates by fused native CPU kernels or PyTorch operations; auto is fused where it fits",
+        choices=ENGINES,
     )
     noise_correlation: float = option(
         0.0, "correlation of the action noise of successive steps (continuous actions)", ge=0, lt=1
@@ -142,7 +144,7 @@ class PPO:
         )
         self.version = 0
         fused = self.device.type == "cpu" and fits(self.policy)
-        self.engine = "torch" if group else choose_engine(config.engine, fused)
+        self.engine = choose_engine(config.engine, fused)
         self._native: FusedEpochs | None = None
 
     def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -235,7 +237,7 @@ class PPO:
             critic_rows.append(torch.stack([value_loss, norm]))
             names = list(figures)
             if self.group is not None:
-                self.group.verify_step(self)
+                self.group.verify_step((self.actor_optimizer, self.critic_optimizer))
         weight = torch.stack(made).to(torch.float32)
         metrics = dict(zip(names, _weighted_mean(torch.stack(actor_rows), weight).unbind()))
         metrics |= dict(zip(("value_loss", "critic_grad_norm"), torch.stack(critic_rows).mean(0).unbind()))
@@ -245,7 +247,8 @@ class PPO:
         """`_epochs` as native kernels: the same steps up to rounding."""
         c = self.config
         if self._native is None:
-            self._native = FusedEpochs(self.policy, self.actor_optimizer, self.critic_optimizer, allowed_cores())
+            threads = max(1, allowed_cores() // local_size())
+            self._native = FusedEpochs(self.policy, self.actor_optimizer, self.critic_optimizer, threads, self.group)
         order, bounds = self._order(len(batch.advantage))
         knobs = {
             "learning_rate": learning_rate,

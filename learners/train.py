@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuenvs.errors import NonFiniteError, RunError
+from gpuenvs.errors import NonFiniteError, ProcessError, RunError
 from learners import checkpoint
 from learners.build import misfit
 from learners.interrupts import StopRequest
@@ -117,7 +117,7 @@ class Trainer:
             )
         try:
             return self._train(stop, on_progress)
-        except (RunError, NonFiniteError) as error:
+        except (RunError, NonFiniteError, ProcessError) as error:
             kept = f"; last good checkpoint: {self.last_checkpoint}" if self.last_checkpoint else ""
             raise type(error)(f"{error}{kept}") from error
 

@@ -6,16 +6,18 @@ order, so the weights do not depend on the number of threads.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
+import torch
 
 from gpuenvs.runtime.disk_cache import cached
 from gpuenvs.runtime.generated import define
 from gpuenvs.runtime.memory import make_store
 from gpuenvs.runtime.threads import Team
 from gpuenvs.scalar import f32, i32
+from learners.distributed import Group
 from learners.native.elementary import square_sum
 from learners.native.heads import (
     STRICT,
@@ -118,8 +120,17 @@ def _make_chunks(plan: Plan, source: Source, critic: bool) -> Any:
     return numba.njit(**STRICT)(define("chunks", "\n".join(lines), names, "learners.native"))
 
 
-def _make_epochs(plan: Plan, critic: bool) -> Any:
-    """`epochs(state, grad, turned, work, features, action, old_a, old_b, order, bounds, knobs, table, steps)`.
+class _Kernels(NamedTuple):
+    """All epochs in one call, and the same in parts for processes that exchange something in between."""
+
+    epochs: Any  # (state, grad, turned, work, features, action, old_a, old_b, order, bounds, knobs, table, steps)
+    begin: Any  # (state, turned, work)
+    gradient: Any  # (state, grad, turned, work, features, action, old_a, old_b, order, bounds, batch, knobs, figures)
+    take_step: Any  # (state, grad, turned, knobs, figures, steps) -> bool
+
+
+def _make_kernels(plan: Plan, critic: bool) -> _Kernels:
+    """The kernels of one network.
 
     state is (3, size): packed weights and Adam's two moments. See `FusedEpochs.run` for the rest.
     """
@@ -130,62 +141,100 @@ def _make_epochs(plan: Plan, critic: bool) -> Any:
     one = plan.workspace["one"]
 
     @numba.njit(**STRICT)
-    def epochs(state, grad, turned, work, features, action, old_a, old_b, order, bounds, knobs, table, steps):
-        weights, m, v = state[0], state[1], state[2]
-        work[one] = f32(1.0)
-        turn(weights.ctypes.data, turned.ctypes.data)
-        for batch in range(bounds.size - 1):
-            first, stop = bounds[batch], bounds[batch + 1]
-            figures = table[batch]
-            figures[:] = 0.0
-            grad[:] = f32(0.0)
-            scale = f32(knobs[3] / (stop - first))
-            chunks(first, stop, order, weights.ctypes.data, turned.ctypes.data, grad.ctypes.data, work.ctypes.data,
-                   features, action, old_a, old_b, knobs, scale, figures)  # fmt: skip
-            for j in range(4):
-                figures[j] /= stop - first
-            norm = np.sqrt(square_sum(grad))
-            figures[4] = norm
-            if figures[2] > knobs[6]:
-                break
-            figures[5] = 1.0
-            if norm - norm != 0.0:
-                steps[1] += 1.0
-                continue
-            steps[0] += 1.0
-            clip = f32(min(1.0, knobs[4] / (norm + 1e-6))) if knobs[4] > 0.0 else f32(1.0)
-            step_size = f32(knobs[0] / (1.0 - BETA1 ** steps[0]))
-            correction = f32(1.0 / (1.0 - BETA2 ** steps[0]))
-            _adam(weights, grad, m, v, clip, step_size, correction, f32(knobs[7]))
-            turn(weights.ctypes.data, turned.ctypes.data)
+    def gradient(state, grad, turned, work, features, action, old_a, old_b, order, bounds, batch, knobs, figures):
+        """Gradient and figures of minibatch `batch`, means over its rows."""
+        first, stop = bounds[batch], bounds[batch + 1]
+        figures[:] = 0.0
+        grad[:] = f32(0.0)
+        scale = f32(knobs[3] / (stop - first))
+        chunks(first, stop, order, state[0].ctypes.data, turned.ctypes.data, grad.ctypes.data, work.ctypes.data,
+               features, action, old_a, old_b, knobs, scale, figures)  # fmt: skip
+        for j in range(4):
+            figures[j] /= stop - first
 
-    return cached(epochs)
+    @numba.njit(**STRICT)
+    def take_step(state, grad, turned, knobs, figures, steps):
+        """Adam's step along `grad`; False, and no step, where the KL is beyond its limit."""
+        norm = np.sqrt(square_sum(grad))
+        figures[4] = norm
+        if figures[2] > knobs[6]:
+            return False
+        figures[5] = 1.0
+        if norm - norm != 0.0:
+            steps[1] += 1.0
+            return True
+        steps[0] += 1.0
+        clip = f32(min(1.0, knobs[4] / (norm + 1e-6))) if knobs[4] > 0.0 else f32(1.0)
+        step_size = f32(knobs[0] / (1.0 - BETA1 ** steps[0]))
+        correction = f32(1.0 / (1.0 - BETA2 ** steps[0]))
+        _adam(state[0], grad, state[1], state[2], clip, step_size, correction, f32(knobs[7]))
+        turn(state[0].ctypes.data, turned.ctypes.data)
+        return True
+
+    @numba.njit(**STRICT)
+    def begin(state, turned, work):
+        """What `gradient` expects at the start."""
+        work[one] = f32(1.0)
+        turn(state[0].ctypes.data, turned.ctypes.data)
+
+    @numba.njit(**STRICT)
+    def epochs(state, grad, turned, work, features, action, old_a, old_b, order, bounds, knobs, table, steps):
+        begin(state, turned, work)
+        for batch in range(bounds.size - 1):
+            figures = table[batch]
+            gradient(state, grad, turned, work, features, action, old_a, old_b, order, bounds, batch, knobs, figures)
+            if not take_step(state, grad, turned, knobs, figures, steps):
+                break
+
+    return _Kernels(cached(epochs), cached(begin), cached(gradient), cached(take_step))
 
 
 class _Net:
-    """Kernel and buffers of one network, and the optimiser whose vectors it works on."""
+    """Kernels and buffers of one network, and the optimiser whose vectors it works on."""
 
     def __init__(self, plan: Plan, optimizer: Any, critic: bool) -> None:
         self.plan, self.optimizer = plan, optimizer
-        self.kernel = _make_epochs(plan, critic)
+        self.kernels = _make_kernels(plan, critic)
         self._state = np.zeros((3, plan.size), np.float32)
-        self._buffers = (
-            np.zeros(plan.size, np.float32),
-            np.zeros(plan.turned_size, np.float32),
-            np.zeros(plan.workspace_size, np.float32),
-        )
+        self._steps = np.zeros(2)
+        self.grad = np.zeros(plan.size, np.float32)
+        self._turned = np.zeros(plan.turned_size, np.float32)
+        self._work = np.zeros(plan.workspace_size, np.float32)
+
+    def load(self) -> None:
+        """Take weights, moments and counters over from the optimiser."""
+        for packed, flat in zip(self._state, self._vectors(), strict=True):
+            pack(packed, flat, self.plan.packed, self.plan.flat)
+        self._steps[:] = float(self.optimizer.steps), float(self.optimizer.skipped)
+
+    def store(self) -> None:
+        """Give them back."""
+        for packed, flat in zip(self._state, self._vectors(), strict=True):
+            _unpack(packed, flat, self.plan.packed, self.plan.flat)
+        self.optimizer.steps.fill_(self._steps[0])
+        self.optimizer.skipped.fill_(self._steps[1])
+
+    def _vectors(self) -> list[np.ndarray]:
+        return [tensor.numpy() for tensor in (self.optimizer.param, self.optimizer.m, self.optimizer.v)]
 
     def run(self, *arguments: Any, knobs: np.ndarray, table: np.ndarray) -> None:
-        plan, optimizer = self.plan, self.optimizer
-        vectors = [tensor.numpy() for tensor in (optimizer.param, optimizer.m, optimizer.v)]
-        steps = np.array([float(optimizer.steps), float(optimizer.skipped)])
-        for packed, flat in zip(self._state, vectors, strict=True):
-            pack(packed, flat, plan.packed, plan.flat)
-        self.kernel(self._state, *self._buffers, *arguments, knobs, table, steps)
-        for packed, flat in zip(self._state, vectors, strict=True):
-            _unpack(packed, flat, plan.packed, plan.flat)
-        optimizer.steps.fill_(steps[0])
-        optimizer.skipped.fill_(steps[1])
+        """All epochs; `arguments` are features to bounds."""
+        self.load()
+        buffers = (self._state, self.grad, self._turned, self._work)
+        self.kernels.epochs(*buffers, *arguments, knobs, table, self._steps)
+        self.store()
+
+    def begin(self) -> None:
+        self.kernels.begin(self._state, self._turned, self._work)
+
+    def gradient(self, *arguments: Any, batch: int, knobs: np.ndarray, figures: np.ndarray) -> None:
+        """The gradient of one minibatch into `grad`."""
+        buffers = (self._state, self.grad, self._turned, self._work)
+        self.kernels.gradient(*buffers, *arguments, batch, knobs, figures)
+
+    def take_step(self, knobs: np.ndarray, figures: np.ndarray) -> bool:
+        """The step along `grad`; False beyond the KL limit."""
+        return bool(self.kernels.take_step(self._state, self.grad, self._turned, knobs, figures, self._steps))
 
 
 class FusedEpochs:
@@ -195,12 +244,16 @@ class FusedEpochs:
         policy: its weights are read and written in place.
         actor_optimizer, critic_optimizer: `FlatAdam` of its two halves; moments and counters are kept up to date.
         threads: 1, or 2 to work on actor and critic at the same time; the result is the same.
+        group: the processes that train together; gradients and figures of each minibatch are averaged over them.
     """
 
-    def __init__(self, policy: Any, actor_optimizer: Any, critic_optimizer: Any, threads: int) -> None:
+    def __init__(
+        self, policy: Any, actor_optimizer: Any, critic_optimizer: Any, threads: int, group: Group | None = None
+    ) -> None:
         both = plans(policy)
         self._nets = (_Net(both["actor"], actor_optimizer, False), _Net(both["critic"], critic_optimizer, True))
         self._team = Team(min(threads, 2))
+        self._group = group
 
     def run(
         self,
@@ -223,16 +276,43 @@ class FusedEpochs:
             for t in (batch.features, batch.log_prob, batch.value, batch.advantage, batch.target)
         )
         action = np.ascontiguousarray(batch.action.numpy())
-        old = ((log_prob, advantage), (target, value))
+        rows = [(features, action, *old, order, bounds) for old in ((log_prob, advantage), (target, value))]
         knobs = [np.array([given[name] for name in KNOBS]) for given in (actor_knobs, critic_knobs)]
         tables = (np.zeros((len(bounds) - 1, 6)), np.zeros((len(bounds) - 1, 6)))
+        if self._group is not None:
+            self._run_together(self._group, rows, knobs, tables)
+            return tables
 
         def work(net: int) -> None:
-            self._nets[net].run(features, action, *old[net], order, bounds, knobs=knobs[net], table=tables[net])
+            self._nets[net].run(*rows[net], knobs=knobs[net], table=tables[net])
 
-        if self._team.count == 2 and self._nets[1].kernel.signatures:
+        if self._team.count == 2 and self._nets[1].kernels.epochs.signatures:
             self._team.run(work)
         else:  # the first call compiles: one after the other, numba compiles one function at a time anyway
             work(0)
             work(1)
         return tables
+
+    def _run_together(self, group: Group, rows: list[Any], knobs: list[np.ndarray], tables: Any) -> None:
+        """`run` with an exchange between the gradients and the steps of each minibatch."""
+        actor, critic = self._nets
+        for net in self._nets:
+            net.load()
+            net.begin()
+        active = True
+        for batch in range(len(tables[0])):
+            figures = [table[batch] for table in tables]
+            if active:
+                actor.gradient(*rows[0], batch=batch, knobs=knobs[0], figures=figures[0])
+            critic.gradient(*rows[1], batch=batch, knobs=knobs[1], figures=figures[1])
+            own = [actor.grad, critic.grad, np.concatenate((figures[0][:4], figures[1][:1])).astype(np.float32)]
+            actor.grad[:], critic.grad[:], means = (mean.numpy() for mean in group.mean(*map(torch.from_numpy, own)))
+            figures[0][:4], figures[1][0] = means[:4], means[4]
+            active = active and actor.take_step(knobs[0], figures[0])
+            critic.take_step(knobs[1], figures[1])
+            if group.verify_steps:
+                for net in self._nets:
+                    net.store()
+                group.verify_step([net.optimizer for net in self._nets])
+        for net in self._nets:
+            net.store()
