@@ -29,7 +29,7 @@ class Collector:
     The env starts at its own seed when the first rollout is collected. Apart from the env, the only state is the global
     step number and, with correlated noise, the last noise of each environment.
 
-    The first horizon of a collector that was recorded or compiled for a GPU is compared with the eager loop, and the loop takes
+    The first horizon of a collector that was recorded or compiled for a GPU is compared with the eager loop. The loop takes
     its place for good, with a warning, where the two do not agree or recording fails.
 
     Args:
