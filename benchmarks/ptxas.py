@@ -86,7 +86,8 @@ def assemble(text: str, arch: str) -> Usage:
 
 def code_bytes(image: bytes) -> int:
     """Length of the machine code in an ELF image: its sections `.text.*`."""
-    table, entry, count, names = struct.unpack_from("<Q", image, 40) + struct.unpack_from("<HHH", image, 58)
+    (table,) = struct.unpack_from("<Q", image, 40)
+    entry, count, names = struct.unpack_from("<HHH", image, 58)
     headers = [struct.unpack_from("<IIQQQQ", image, table + k * entry) for k in range(count)]
     start = headers[names][4]
     total = 0

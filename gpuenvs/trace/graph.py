@@ -253,6 +253,8 @@ def record() -> Iterator[Program]:
 def constant(number: Any, kind: str = "real") -> Value:
     """A number as a value."""
     number = {"real": float, "bool": bool, "flag": bool}.get(kind, int)(number)
+    if kind == "u32":
+        number &= 0xFFFFFFFF
     root = program().root
     key = ("const", kind, repr(number))
     found = root.shared.get(key)
@@ -270,11 +272,19 @@ def as_value(x: Any, kind: str) -> Value:
     return constant(x, kind)
 
 
+def _uniform(x: Any, what: str) -> Value:
+    """A loop count or an array index as a value."""
+    value = as_value(x, "index")
+    if value.kind != "index":
+        raise TraceError(f"{what} is the same for all envs: an int or a uniform integer, not a {value.kind} value")
+    return value
+
+
 def _pure(op: str, kind: str, args: tuple[Value, ...], attr: Any = None) -> Value:
     """A value without effect: shared with an equal one, placed outside of the loops it does not depend on."""
     if op in _COMMUTES and args[0].id > args[1].id:
         args = args[::-1]
-    key = (op, attr, *(a.id for a in args))
+    key = (op, kind, attr, *(a.id for a in args))
     region: Region | None = program().region
     needed = max((a.region.depth for a in args), default=0)
     while region is not None:
@@ -335,6 +345,8 @@ def _select(condition: Any, yes: Any, no: Any) -> Value:
         return yes if condition.constant else no
     if yes is no:
         return yes
+    if kind in ("index", "flag") and condition.kind == "bool":
+        raise TraceError("where() on a condition of each env gives a value of each env, not a uniform one")
     if condition.op == "not":
         condition, yes, no = condition.args[0], no, yes
     if kind == "bool" and yes.constant is not None and no.constant is not None:
@@ -354,7 +366,7 @@ def _compute(op: str, kind: str, x: list[Any]) -> Any:
     if op == "div":
         return float(np.float64(x[0]) / np.float64(x[1]))
     unary: dict[str, Callable[[Any], Any]] = {
-        "neg": lambda a: -a, "abs": abs, "floor": math.floor, "finite": math.isfinite,
+        "neg": lambda a: -a, "abs": abs, "floor": lambda a: math.floor(a) if math.isfinite(a) else a, "finite": math.isfinite,
         "sqrt": lambda a: math.sqrt(a) if a >= 0 else math.nan, "not": lambda a: not a,
         "mantissa": lambda a: math.frexp(a)[0], "exponent": lambda a: float(math.frexp(a)[1]),
     }  # fmt: skip
@@ -541,7 +553,7 @@ def _end_loop(owner: Value, body: Loop, values: Any) -> list[Value]:
 
 
 def record_loop(count: Any, body: Callable[..., Any], init: list[Any]) -> list[Value]:
-    number = as_value(count, "index")
+    number = _uniform(count, "a loop's count")
     if number.constant is not None and number.constant <= 0:
         return [as_value(x, "real") for x in init]
     owner, inner = _begin_loop("loop", (number,), init)
@@ -601,14 +613,19 @@ def _element_kind(number: int) -> str:
 
 
 def record_load(number: int, index: Any) -> Value:
-    return statement("load", _element_kind(number), (as_value(index, "index"),), number)
+    return statement("load", _element_kind(number), (_uniform(index, "an array's index"),), number)
 
 
 def record_store(number: int, index: Any, value: Any) -> None:
-    statement("store", "none", (as_value(index, "index"), as_value(value, _element_kind(number))), number)
+    kind = _element_kind(number)
+    stored = as_value(value, kind)
+    if stored.kind != kind:
+        raise TraceError(f"an array of {kind} values cannot hold a {stored.kind} value")
+    statement("store", "none", (_uniform(index, "an array's index"), stored), number)
 
 
 def record_table(values: np.ndarray, index: Value) -> Value:
+    index = _uniform(index, "a table's index")
     if index.constant is not None:
         number = values[index.constant].item()
         return constant(number, "real" if values.dtype.kind == "f" else "index")
