@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -69,9 +69,9 @@ class Array(np.ndarray):
 class Device:
     """Knows which device is current."""
 
-    current = [0]
+    current: ClassVar[list[int]] = [0]
     compute_capability = "90"
-    attributes = {"MultiProcessorCount": 132}  # noqa: RUF012
+    attributes: ClassVar[dict[str, int]] = {"MultiProcessorCount": 132}
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -108,7 +108,7 @@ class Fake:
 
     def _module(self) -> Any:
         def launch(grid: Any, block: Any, arguments: Any) -> None:
-            assert all(isinstance(value, np.int64) for value in arguments)
+            assert all(type(value) is np.int64 for value in arguments)
             self.launches.append((Device.current[-1], grid, block, arguments))
 
         def load(code: bytes) -> None:
