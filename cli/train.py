@@ -21,6 +21,20 @@ RUNS = Path("runs")
 @SEED
 @device_option("auto")
 @click.option(
+    "--placement",
+    metavar="auto|cpu|colocated|split|host",
+    help="Who works where: all on the CPU, all on one GPU, environments and learner on a GPU each, or environments on the "
+    "CPU and the learner on a GPU; auto measures them.  [default: all on --device]",
+)
+@click.option("--learner-device", metavar="cuda[:N]", help="With split: the learner's GPU.  [default: the next one]")
+@click.option(
+    "--transfer",
+    metavar="auto|alias|peer|staged|pinned|remote",
+    default="auto",
+    show_default=True,
+    help="How experience gets to the learner's device.",
+)
+@click.option(
     "--collector",
     metavar="auto|fused|graph|eager",
     help="How experience is collected; as --set collector=NAME.  [default: auto]",
@@ -82,9 +96,15 @@ def command(
     from learners.session import begin
 
     overrides += (f"collector={collector}",) if collector else ()
-    config = resolve(spec.id, algo=algo, schedule=schedule, overrides=overrides, keep_checkpoints=keep, **options)
+    lines: list[str] = []
+    config = resolve(
+        spec.id, algo=algo, schedule=schedule, overrides=overrides, keep_checkpoints=keep, say=lines.append, **options
+    )
     path = run_dir or default_path(RUNS, spec.id, algo, schedule, config.seed)
     with begin(config, path) as session:
+        if not quiet and (session.group is None or session.group.first):
+            for line in lines:
+                click.echo(line, err=True)
         outcome = run_session(session, quiet)
         return finish(session, outcome, eval_episodes)
 

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import gpuenvs
 from gpuenvs.errors import CheckpointError, ConfigError, DeviceError, RunError
 from gpuenvs.runtime.threads import allowed_cores
-from learners import compat, env_options
+from learners import compat, env_options, nvidia
 from learners.config import make_config, parse_overrides, to_dict
 from learners.distributed import Group, local_device, local_size, place
+from learners.placement import (
+    FITTING,
+    PLACEMENTS,
+    Placement,
+    choose,
+    free_memory,
+    measure,
+    require_memory,
+    this_machine,
+)
+from learners.placement import place as locate
 from learners.presets import preset
 
 # Rows of metrics.csv and checkpoints that a run of default settings makes.
@@ -30,7 +41,7 @@ class RunConfig:
         algo, schedule: names in `learners.compat`.
         settings: every field of the algorithm's config.
         seed: of weights, environments and noise, in [0, 2**63).
-        device: `cpu` or `cuda:N`, of environments and learner.
+        device: `cpu` or `cuda:N`, of the learner.
         dtype: of the environments; networks are float32.
         threads: most CPU threads of an env step; does not change results.
         torch_threads: CPU threads of torch; another number may round sums differently.
@@ -38,6 +49,8 @@ class RunConfig:
         checkpoint_every: environment steps between checkpoints …
         checkpoint_min_seconds: … unless the last one was made less than this long ago.
         keep_checkpoints: latest checkpoints kept, beside the best.
+        placement, transfer: see `learners.placement` and `learners.transfer`.
+        env_device: `cpu` or `cuda:N`, of the environments.
     """
 
     env_id: str
@@ -54,6 +67,9 @@ class RunConfig:
     checkpoint_every: int
     checkpoint_min_seconds: float
     keep_checkpoints: int
+    placement: str
+    env_device: str
+    transfer: str
 
     @property
     def total_steps(self) -> int:
@@ -67,6 +83,8 @@ class RunConfig:
     def from_dict(cls, document: Mapping[str, Any]) -> RunConfig:
         """From a run's config.json. Raises `RunError` if something is missing or wrong."""
         names = [field.name for field in dataclasses.fields(cls)]
+        if "device" in document:  # older runs had one device
+            document = {**_on_one(str(document["device"])), **document}
         missing = [name for name in names if name not in document]
         if missing:
             raise RunError(f"the run's config.json lacks {', '.join(missing)}")
@@ -87,6 +105,25 @@ class RunConfig:
         settings = to_dict(make_config(cls, {**self.settings, "total_steps": total_steps}))
         return dataclasses.replace(self, settings=settings)
 
+    def on_device(self, device: str) -> RunConfig:
+        """The same run with environments and learner on one device."""
+        return dataclasses.replace(self, device=device, **_on_one(device))
+
+    def placed(self, placement: Placement) -> RunConfig:
+        """The same run in another placement."""
+        return dataclasses.replace(
+            self,
+            device=placement.learner_device,
+            placement=placement.name,
+            env_device=placement.env_device,
+            transfer=placement.transfer,
+        )
+
+
+def _on_one(device: str) -> dict[str, str]:
+    name = "cpu" if device == "cpu" else "colocated"
+    return {"placement": name, "env_device": device, "transfer": "alias"}
+
 
 def resolve(
     env_id: str,
@@ -103,11 +140,16 @@ def resolve(
     torch_threads: int = 1,
     checkpoint_every: int | None = None,
     keep_checkpoints: int = 3,
+    placement: str | None = None,
+    learner_device: str | None = None,
+    transfer: str = "auto",
+    say: Callable[[str], None] = lambda line: None,
 ) -> RunConfig:
     """Defaults, then the preset, then what the user gave; everything checked.
 
     `overrides` are `name=value` strings: fields of the algorithm's config, or `env.<name>` for the
-    environment.
+    environment. `placement` None follows `device`, `"auto"` measures. `say` gets lines for people: where the run goes and
+    why, and the memory it needs.
 
     Raises:
         UnknownEnvError, ConfigError, DeviceError: one line that says what to do.
@@ -127,14 +169,15 @@ def resolve(
     cores = allowed_cores()
     rows = settings["num_envs"] * settings["num_steps"]
     updates = -(-settings["total_steps"] // rows)
-    return RunConfig(
+    where = _place(device, placement, learner_device, transfer)
+    config = RunConfig(
         env_id=spec.id,
         env_params=env_params,
         algo=algo,
         schedule=schedule,
         settings=settings,
         seed=_in_range("--seed", seed, 0, 2**63 - 1),
-        device=own_device(device),
+        device="cpu" if where is None else where.learner_device,
         dtype=dtype,
         threads=max(1, cores // local_size()) if threads is None else _in_range("--threads", threads, 1, cores),
         torch_threads=_in_range("--torch-threads", torch_threads, 1, cores),
@@ -142,7 +185,49 @@ def resolve(
         checkpoint_every=checkpoint_every or max(rows, settings["total_steps"] // CHECKPOINTS_PER_RUN),
         checkpoint_min_seconds=0.0 if checkpoint_every else CHECKPOINT_MIN_SECONDS,
         keep_checkpoints=keep_checkpoints,
+        **_on_one("cpu"),
     )
+    group = place()
+    processes = group.size if group else 1
+    lines: list[str] = []
+    if where is None:
+        where, lines = choose(this_machine(), lambda p: _trial(config.placed(p)), device, learner_device, transfer)
+    config = config.placed(where)
+    for line in (f"placement {where.describe()}", *lines, *require_memory(config, free_memory, processes)):
+        say(line)
+    return config
+
+
+def _place(device: str, placement: str | None, learner_device: str | None, transfer: str) -> Placement | None:
+    """What the options say; None where it is to be measured.
+
+    Raises:
+        ConfigError, DeviceError: see `learners.placement.place`.
+    """
+    if place() is not None and (placement in ("auto", "split") or learner_device is not None):
+        raise ConfigError("several processes train with one GPU each; leave --placement and --learner-device out")
+    if placement == "auto":
+        return None
+    if placement is None:
+        # Which placement the other options can only mean.
+        both = learner_device not in (None, "cpu", device)
+        meant = [name for name in PLACEMENTS if transfer in FITTING[name] and transfer != "alias"]
+        if both or meant:
+            placement = meant[0] if meant else "host" if device == "cpu" else "split"
+    if placement is None:
+        own = own_device(device)
+        why = f"--device {device}" if device != "auto" else "the first GPU" if own != "cpu" else this_machine().reason
+        return Placement(_on_one(own)["placement"], own, own, "alias", why)
+    return locate(placement, this_machine(), local_device(device), learner_device, transfer)
+
+
+def _trial(config: RunConfig) -> float:
+    """Env steps per second of a short training."""
+    schedule = build(config)
+    try:
+        return measure(schedule)
+    finally:
+        schedule.env.close()
 
 
 def build(config: RunConfig, group: Group | None = None) -> Any:
@@ -155,6 +240,9 @@ def build(config: RunConfig, group: Group | None = None) -> Any:
     """
     import torch
 
+    from learners.devices import CudaRuntime
+    from learners.transfer import make_transfer
+
     cores = allowed_cores()
     torch.set_num_threads(min(config.torch_threads, cores))
     num_envs = config.settings["num_envs"]
@@ -162,7 +250,7 @@ def build(config: RunConfig, group: Group | None = None) -> Any:
     env = gpuenvs.make(
         config.env_id,
         rows,
-        device=resolve_device(config.device),
+        device=resolve_device(config.env_device),
         seed=config.seed,
         dtype=config.dtype,
         threads=min(config.threads, cores),
@@ -171,8 +259,14 @@ def build(config: RunConfig, group: Group | None = None) -> Any:
     )
     algorithm = compat.algorithm(config.algo)
     settings = make_config(algorithm.config_class, config.settings)
-    algo = algorithm(settings, env.single_observation_space, env.single_action_space, env.device, config.seed, group)
-    return compat.schedule(config.schedule)(env, algo, settings)
+    device = resolve_device(config.device)
+    algo = algorithm(settings, env.single_observation_space, env.single_action_space, device, config.seed, group)
+    if config.transfer == "alias":
+        return compat.schedule(config.schedule)(env, algo, settings)
+    if config.placement == "split":  # raises if the run comes from a machine with a link and this one has none
+        locate("split", this_machine(), config.env_device, config.device, config.transfer)
+    transfer = make_transfer(config.transfer, CudaRuntime(), env, algo, settings)
+    return compat.schedule(config.schedule)(env, algo, settings, transfer)
 
 
 def load_policy(config: RunConfig, state: Mapping[str, Any], device: str = "cpu") -> Any:
@@ -232,7 +326,11 @@ def resolve_device(device: str) -> str:
     if device == "auto":
         return "cpu"
     build = "a CPU-only build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
-    raise DeviceError(f"device {device!r} cannot be used: torch {torch.__version__} is {build}; see `gpurl doctor`")
+    driver = nvidia.probe().version
+    against = f" and the driver is for {driver}" if driver and torch.version.cuda else ""
+    raise DeviceError(
+        f"device {device!r} cannot be used: torch {torch.__version__} is {build}{against}; see `gpurl doctor`"
+    )
 
 
 def own_device(device: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterable
 from typing import Any
@@ -101,9 +102,22 @@ class Policy(nn.Module):
         self.log_std = nn.Parameter(torch.full((num_outputs,), log_std_init)) if self.continuous else None
         self.critic = MLP((obs_dim, *hidden_sizes, 1), activation, 1.0, generator)
         self.to(device)
+        self._flatten()
+
+    def _flatten(self) -> None:
         self.flat = flatten_parameters([*self.actor_parameters(), *self.critic.parameters()])
         split = sum(p.numel() for p in self.actor_parameters())
         self.actor_flat, self.critic_flat = self.flat[:split], self.flat[split:]
+
+    def copy_on(self, device: str | torch.device) -> Policy:
+        """A copy with memory of its own on `device`."""
+        other = copy.deepcopy(self).to(device)
+        other._flatten()
+        return other
+
+    def acting_tensors(self) -> list[Tensor]:
+        """All that actions and values depend on, each contiguous: what another copy must take over to act alike."""
+        return [self.flat, *([] if self.obs_norm is None else [self.obs_norm.shift, self.obs_norm.scale])]
 
     def actor_parameters(self) -> list[nn.Parameter]:
         """What decides actions, in the order of `actor_flat`."""

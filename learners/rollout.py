@@ -13,7 +13,6 @@ from learners.native.rollout import fused_gae
 from learners.networks import Policy, action_head, obs_size
 from learners.normalize import RewardNorm
 
-
 _FEATURE_MAJOR = ("obs", "final_obs")
 # Where a field may begin in a chunk: whole lines of every cache, and what a GPU's widest loads want.
 ALIGNMENT = 256

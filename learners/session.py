@@ -85,7 +85,8 @@ def resume(path: Path | str, total_steps: int | None = None, device: str | None 
             config = RunConfig.from_dict(document)
             if total_steps is not None:
                 config = config.with_total_steps(total_steps)
-            config = dataclasses.replace(config, device=own_device(device or _kind_of_device(config.device, group)))
+            if device is not None or group is not None:
+                config = config.on_device(own_device(device or _kind_of_device(config.device, group)))
             if group is not None:
                 group.agree(_shared(config))
             if state is not None:
@@ -127,7 +128,8 @@ def _shared(config: RunConfig) -> dict[str, Any]:
     document = config.to_dict()
     settings = document.pop("settings")
     del document["threads"]
-    return {**document, **settings, "device": config.device.split(":")[0]}
+    kinds = {name: document[name].split(":")[0] for name in ("device", "env_device")}
+    return {**document, **settings, **kinds}
 
 
 def _trainer(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpuenvs.errors import ConfigError
 from learners.collector import Collector
-from learners.rollout import Rollout
+from learners.transfer import Transfer, make_transfer
 
 
 @dataclass(frozen=True)
@@ -30,32 +30,38 @@ class SyncSchedule:
         env: a `gpuenvs` batch env with `algo.num_envs` rows and same-step autoreset.
         algo: PPO or A2C.
         config: the algorithm's config.
+        transfer: how horizons get to the learner's device; None where that is the environments' own.
     """
 
-    def __init__(self, env: Any, algo: Any, config: Any) -> None:
+    def __init__(self, env: Any, algo: Any, config: Any, transfer: Transfer | None = None) -> None:
         if env.num_envs != algo.num_envs:
             raise ConfigError(f"num_envs={algo.num_envs}: the environment has {env.num_envs} rows")
         self.env = env
         self.algo = algo
         self.config = config
-        self.collector = Collector(env, algo.device, algo.seed, config.noise_correlation, config.collector)
-        self.collector.choose(algo.policy)
-        self.rollout = Rollout(
-            config.num_steps,
-            env.num_envs,
-            env.single_observation_space,
-            env.single_action_space,
-            algo.device,
-        )
+        self.transfer = transfer or make_transfer("alias", None, env, algo, config)
+        policy = self.transfer.policy
+        self.collector = Collector(env, policy.device, algo.seed, config.noise_correlation, config.collector)
+        self.collector.choose(policy)
+        self.rollout = self.transfer.begin()
         self.env_steps = 0
 
     def iterate(self) -> IterationResult:
         """One horizon and one update."""
-        self.collector.collect(self.algo.policy, self.rollout, self.algo.version)
-        metrics = self.algo.update(self.rollout)
-        returns, lengths = self.rollout.finished_episodes()
-        self.env_steps += self.rollout.rows
-        return IterationResult(self.rollout.rows, metrics, returns.cpu().numpy(), lengths.cpu().numpy())
+        transfer = self.transfer
+        self.rollout = transfer.begin()
+        with transfer.collecting():
+            self.collector.collect(transfer.policy, self.rollout, self.algo.version)
+        transfer.send()
+        with transfer.learning():
+            metrics = self.algo.update(transfer.receive())
+        transfer.release()
+        transfer.publish()
+        with transfer.statistics() as rollout:
+            returns, lengths = (values.cpu().numpy() for values in rollout.finished_episodes())
+        rows = self.rollout.rows
+        self.env_steps += rows
+        return IterationResult(rows, {**metrics, **transfer.metrics()}, returns, lengths)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the run depends on; loading it into a new schedule continues bit for bit on the CPU."""
@@ -68,5 +74,6 @@ class SyncSchedule:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`; env, algo and config must be made with the same options."""
         self.algo.load_state_dict(state["algo"])
+        self.transfer.reset()
         self.collector.load_state_dict(state["collector"])
         self.env_steps = int(state["env_steps"])

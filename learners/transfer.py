@@ -1,0 +1,411 @@
+"""How a horizon gets from the environments' device to the learner's, and new weights get back.
+
+| kind | what moves | between |
+|---|---|---|
+| `alias` | nothing: both sides use the same memory and the same stream | one device |
+| `peer` | one copy of the chunk on a stream of its own | two GPUs with a direct link |
+| `staged` | one copy into pinned host memory, one out of it | two GPUs without one |
+| `pinned` | one copy out of pinned host memory, where the collector has written | CPU to GPU |
+| `remote` | nothing afterwards: the collector's kernels write rows into the learner's memory | two GPUs with a link |
+
+Each kind but `alias` has `SLOTS` chunks on either side, used in turn, so a schedule may collect one horizon while another is
+learned from. Whoever writes into a chunk waits, on the device, for the event that says its last reader is done.
+
+An iteration of any schedule is made of the same steps::
+
+    rollout = transfer.begin()                 # the chunk to collect into
+    with transfer.collecting():                # … on the environments' stream, under transfer.policy
+        collector.collect(transfer.policy, rollout, version)
+    transfer.send()
+    with transfer.learning():
+        algo.update(transfer.receive())        # the oldest horizon that was sent
+    transfer.release()                         # the learner is done with it
+    transfer.publish()                         # the weights as they stand, for a later begin()
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from learners.devices import HOST, Runtime
+from learners.networks import Policy
+from learners.rollout import Rollout
+
+TRANSFERS = ("alias", "peer", "staged", "pinned", "remote")
+SLOTS = 2
+MakeRollout = Callable[[Tensor], Rollout]
+Span = tuple[Any, Any]  # timed events of one device around a copy
+
+
+class Transfer(Protocol):
+    """See the module's docstring. `policy` is the one to collect with; it lives on the environments' device."""
+
+    kind: str
+    policy: Policy
+
+    def begin(self) -> Rollout: ...
+
+    def collecting(self) -> AbstractContextManager[None]: ...
+
+    def send(self) -> None: ...
+
+    def receive(self) -> Rollout: ...
+
+    def learning(self) -> AbstractContextManager[None]: ...
+
+    def release(self) -> None: ...
+
+    def publish(self) -> None: ...
+
+    def reset(self) -> None:
+        """Take the learner's weights over after they were loaded from a checkpoint."""
+        ...
+
+    def statistics(self) -> AbstractContextManager[Rollout]:
+        """The newest horizon, on whichever side reading it waits for less; valid until the next `begin`."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Bytes per env step, and of copies GB/s and the share of their time that the learner did not wait for."""
+        ...
+
+
+class Alias:
+    """One device, one stream, one chunk: nothing is copied and nobody waits."""
+
+    kind = "alias"
+
+    def __init__(self, policy: Policy, rollout: Rollout) -> None:
+        self.policy, self._rollout = policy, rollout
+
+    def begin(self) -> Rollout:
+        return self._rollout
+
+    def collecting(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def send(self) -> None:
+        pass
+
+    def receive(self) -> Rollout:
+        return self._rollout
+
+    def learning(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def release(self) -> None:
+        pass
+
+    def publish(self) -> None:
+        pass
+
+    def reset(self) -> None:
+        pass
+
+    def statistics(self) -> AbstractContextManager[Rollout]:
+        return contextlib.nullcontext(self._rollout)
+
+    def metrics(self) -> dict[str, float]:
+        return {"transfer_bytes_per_step": 0.0}
+
+
+def make_transfer(kind: str, runtime: Runtime | None, env: Any, algo: Any, config: Any) -> Transfer:
+    """One of `TRANSFERS` from `env` (a batch env) to `algo`, both of which are on their devices already.
+
+    `alias` needs no runtime.
+    """
+    spaces = env.single_observation_space, env.single_action_space
+    size = config.num_steps, env.num_envs
+    if kind == "alias":
+        return Alias(algo.policy, Rollout(*size, *spaces, algo.device))
+    assert runtime is not None
+
+    def make_rollout(chunk: Tensor) -> Rollout:
+        return Rollout(*size, *spaces, chunk=chunk)
+
+    return Slots(kind, runtime, algo.policy, torch.device(env.device), make_rollout, Rollout.size(*size, *spaces))
+
+
+class Link:
+    """Copies one way between two places, on streams of its own.
+
+    Args:
+        runtime: what copies.
+        source, destination: devices, or `HOST`.
+        staged: copy into pinned host memory and out of it again.
+        nbytes: most bytes of one `move`; only `staged` needs it.
+        slots: moves that may be under way at once.
+    """
+
+    def __init__(
+        self, runtime: Runtime, source: torch.device, destination: torch.device, staged: bool, nbytes: int, slots: int
+    ) -> None:
+        self._runtime = runtime
+        ends = [device for device in (source, destination) if device != HOST]
+        self._streams = [runtime.stream(device) for device in ends]
+        if len(ends) == 2 and source == destination:
+            self._streams = [self._streams[0]] * 2
+        self._devices = ends
+        self._staging = [runtime.buffer(nbytes, HOST) for _ in range(slots if staged else 0)]
+        self._staged = [runtime.event(ends[0]) for _ in range(slots)]
+        self._arrived = [runtime.event(ends[-1]) for _ in range(slots)]
+
+    def move(self, pairs: Iterable[tuple[Tensor, Tensor]], slot: int, after: Iterable[Any]) -> tuple[Any, list[Span]]:
+        """Copy each (destination, source) once all events in `after` have happened.
+
+        Both are contiguous; those in host memory are pinned. Returns the event of the arrival, which is recorded anew by
+        the slot's next move, and a span for each copy of the whole.
+        """
+        runtime, pairs, after = self._runtime, list(pairs), list(after)
+        for stream in self._streams:
+            for event in after:
+                runtime.wait(stream, event)
+        if not self._staging:
+            spans = [self._copy(pairs, self._streams, self._devices[0])]
+            runtime.record(self._arrived[slot], self._streams[0])
+            return self._arrived[slot], spans
+        # The staging memory is free once the slot's last copy out of it has run.
+        runtime.wait(self._streams[0], self._arrived[slot])
+        buffers = _cut(self._staging[slot], [source for _, source in pairs])
+        first = self._copy([(b, s) for b, (_, s) in zip(buffers, pairs)], self._streams[:1], self._devices[0])
+        runtime.record(self._staged[slot], self._streams[0])
+        runtime.wait(self._streams[1], self._staged[slot])
+        second = self._copy([(d, b) for b, (d, _) in zip(buffers, pairs)], self._streams[1:], self._devices[1])
+        runtime.record(self._arrived[slot], self._streams[1])
+        return self._arrived[slot], [first, second]
+
+    def _copy(self, pairs: list[tuple[Tensor, Tensor]], streams: list[Any], device: torch.device) -> Span:
+        runtime = self._runtime
+        begin, end = (runtime.event(device, timed=True) for _ in range(2))
+        runtime.record(begin, streams[0])
+        for destination, source in pairs:
+            runtime.copy(destination, source, streams)
+        runtime.record(end, streams[0])
+        return begin, end
+
+
+def _cut(buffer: Tensor, like: list[Tensor]) -> list[Tensor]:
+    """Parts of a buffer of bytes, one after the other, as large as each of `like`."""
+    parts, offset = [], 0
+    for tensor in like:
+        parts.append(buffer[offset : offset + tensor.nbytes])
+        offset += tensor.nbytes
+    return parts
+
+
+class _Weights:
+    """The policy that collects: a copy of the learner's on the environments' device, refreshed in one `move`.
+
+    The host refreshes what it uses itself: there the new weights land in pinned memory and are taken over by `arrive`.
+    """
+
+    def __init__(self, runtime: Runtime, policy: Policy, env_device: torch.device, staged: bool) -> None:
+        self._runtime = runtime
+        self.policy = policy.copy_on(env_device)
+        self._sources = [_bytes(tensor) for tensor in policy.acting_tensors()]
+        self._targets = [_bytes(tensor) for tensor in self.policy.acting_tensors()]
+        nbytes = sum(tensor.nbytes for tensor in self._sources)
+        self._link = Link(runtime, policy.device, env_device, staged, nbytes, 1)
+        self._landing: list[Tensor] = []
+        if env_device == HOST:
+            self._landing = _cut(runtime.buffer(nbytes, HOST), self._sources)
+        self._event: Any = None
+        self._under_way = False
+
+    def send(self, after: Iterable[Any]) -> None:
+        """Copy the learner's weights once `after` has happened: they are final, and the collector has read its own."""
+        self._event, _ = self._link.move(zip(self._landing or self._targets, self._sources), 0, after)
+        self._under_way = True
+
+    def arrive(self, env_stream: Any) -> None:
+        """Work of the environments' stream (None: of the host) from now on sees what was sent last."""
+        if not self._under_way:
+            return
+        self._under_way = False
+        if env_stream is not None:
+            self._runtime.wait(env_stream, self._event)
+            return
+        self._runtime.finish(self._event)
+        for target, landed in zip(self._targets, self._landing):
+            target.copy_(landed)
+
+    def left(self, learner_stream: Any) -> None:
+        """The learner changes its weights from now on: not before the copy has read them."""
+        if self._event is not None:
+            self._runtime.wait(learner_stream, self._event)
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().view(-1).view(torch.uint8)
+
+
+class _Meter:
+    """What copies took and what of that the learner waited for, read from events that have happened; never waits."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._open: deque[tuple[int, list[Span], Span]] = deque()
+        self._last: dict[str, float] = {}
+
+    def add(self, nbytes: int, copies: list[Span], pause: Span) -> None:
+        """A horizon's copies, and the learner's stream before and after it waited for them."""
+        self._open.append((nbytes, copies, pause))
+
+    def read(self) -> dict[str, float]:
+        """GB/s and overlap of the newest horizon whose numbers are known; empty before there is one."""
+        runtime = self._runtime
+        while self._open and all(runtime.done(end) for _, end in (*self._open[0][1], self._open[0][2])):
+            nbytes, copies, pause = self._open.popleft()
+            copying = max(1e-9, sum(runtime.seconds(*span) for span in copies))
+            waited = min(copying, runtime.seconds(*pause))
+            self._last = {"transfer_gb_s": nbytes / copying / 1e9, "transfer_overlap": 1.0 - waited / copying}
+        return self._last
+
+
+class Slots:
+    """The kinds with chunks on either side; see the module's docstring.
+
+    Args:
+        kind: `peer`, `staged`, `pinned` or `remote`.
+        runtime: streams, events and copies.
+        policy: the learner's.
+        env_device: where the environments are; `HOST` for `pinned`.
+        make_rollout: a rollout in a given chunk.
+        nbytes: size of a chunk.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        runtime: Runtime,
+        policy: Policy,
+        env_device: torch.device,
+        make_rollout: MakeRollout,
+        nbytes: int,
+    ) -> None:
+        self.kind, self._runtime = kind, runtime
+        learner_device = policy.device
+        self._learner_device = learner_device
+        self._env_stream = None if env_device == HOST else runtime.current_stream(env_device)
+        shared = env_device == learner_device  # both roles on one card
+        self._learner_stream = runtime.stream(learner_device) if shared else runtime.current_stream(learner_device)
+        if kind == "remote":
+            runtime.open_link(env_device, learner_device)
+        chunks = [runtime.buffer(nbytes, learner_device) for _ in range(SLOTS)]
+        self._learner_side = [make_rollout(chunk) for chunk in chunks]
+        if kind == "remote":
+            self._env_side = [make_rollout(runtime.view_from(env_device, chunk)) for chunk in chunks]
+        else:
+            self._env_side = [make_rollout(runtime.buffer(nbytes, env_device)) for _ in range(SLOTS)]
+        staged = kind == "staged"
+        self._weights = _Weights(runtime, policy, env_device, staged)
+        self.policy = self._weights.policy
+        self._link = None if kind == "remote" else Link(runtime, env_device, learner_device, staged, nbytes, SLOTS)
+        self._collected = [runtime.event(learner_device if env_device == HOST else env_device) for _ in range(SLOTS)]
+        self._consumed = [runtime.event(learner_device) for _ in range(SLOTS)]
+        self._moved: list[Any] = [None] * SLOTS
+        self._updated = runtime.event(learner_device)
+        self._begun = 0
+        self._received = 0
+        self._sent: deque[tuple[bool, list[Span]]] = deque()
+        self._meter = _Meter(runtime)
+        self._bytes_per_step = 0.0
+        self._settled()
+
+    # --- the environments' side -------------------------------------------------------------------------------------
+
+    def begin(self) -> Rollout:
+        slot = self._begun % SLOTS
+        # Remote rows go into the learner's own chunk: it must have read the last horizon there. Otherwise the chunk is
+        # free once the copy out of it has run.
+        free = self._consumed[slot] if self.kind == "remote" else self._moved[slot]
+        if free is not None:
+            if self._env_stream is None:
+                self._runtime.finish(free)
+            else:
+                self._runtime.wait(self._env_stream, free)
+        self._weights.arrive(self._env_stream)
+        return self._env_side[slot]
+
+    def collecting(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._env_stream is None else self._runtime.use(self._env_stream)
+
+    def send(self) -> None:
+        slot = self._begun % SLOTS
+        self._begun += 1
+        if self._env_stream is not None:
+            self._runtime.record(self._collected[slot], self._env_stream)
+        rollout = self._env_side[slot]
+        nbytes = rollout.learner_bytes
+        spans: list[Span] = []
+        if self._link is not None:
+            pair = (self._learner_side[slot].chunk[:nbytes], rollout.chunk[:nbytes])
+            after = (self._collected[slot], self._consumed[slot])
+            self._moved[slot], spans = self._link.move([pair], slot, after)
+        self._bytes_per_step = nbytes / rollout.rows
+        self._sent.append((rollout.has_value, spans))
+
+    # --- the learner's side -----------------------------------------------------------------------------------------
+
+    def receive(self) -> Rollout:
+        runtime, slot = self._runtime, self._received % SLOTS
+        has_value, spans = self._sent.popleft()
+        before, after = (runtime.event(self._learner_device, timed=True) for _ in range(2))
+        runtime.record(before, self._learner_stream)
+        runtime.wait(self._learner_stream, self._collected[slot] if self._link is None else self._moved[slot])
+        runtime.record(after, self._learner_stream)
+        self._weights.left(self._learner_stream)
+        rollout = self._learner_side[slot]
+        rollout.has_value = has_value
+        if spans:
+            self._meter.add(rollout.learner_bytes, spans, (before, after))
+        return rollout
+
+    def learning(self) -> AbstractContextManager[None]:
+        return self._runtime.use(self._learner_stream)
+
+    def release(self) -> None:
+        self._runtime.record(self._consumed[self._received % SLOTS], self._learner_stream)
+        self._received += 1
+
+    def publish(self) -> None:
+        runtime = self._runtime
+        runtime.record(self._updated, self._learner_stream)
+        # The collector's last horizon still reads the weights that are about to be replaced.
+        acted = [self._collected[(self._begun - 1) % SLOTS]] if self._begun else []
+        self._weights.send([self._updated, *acted])
+        current = runtime.current_stream(self._learner_device)
+        if current != self._learner_stream:  # checkpoints and metrics are read there
+            runtime.wait(current, self._updated)
+
+    def reset(self) -> None:
+        self._settled()
+        self.publish()
+
+    def _settled(self) -> None:
+        """The learner's stream goes on after what this thread has done on its device: making or loading weights."""
+        runtime = self._runtime
+        runtime.record(self._updated, runtime.current_stream(self._learner_device))
+        runtime.wait(self._learner_stream, self._updated)
+
+    # --- reports ----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def statistics(self) -> Any:
+        slot = (self._begun - 1) % SLOTS
+        if self.kind == "remote":
+            with self.learning():
+                yield self._learner_side[slot]
+        else:
+            with self.collecting():
+                yield self._env_side[slot]
+
+    def metrics(self) -> dict[str, float]:
+        return {"transfer_bytes_per_step": self._bytes_per_step, **self._meter.read()}
