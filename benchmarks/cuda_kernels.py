@@ -1,5 +1,5 @@
-"""The CUDA kernels of the MuJoCo tasks, seen from a machine without a GPU: what compiling takes, what the kernels take, and how
-fast an H200 can run them at the very most.
+"""The CUDA kernels of the MuJoCo tasks, seen from a machine without a GPU: what compiling takes, what the kernels take, and
+how fast an H200 can run them at the very most.
 
     python -m benchmarks.cuda_kernels                     # float32, all tasks
     python -m benchmarks.cuda_kernels Ant-v5 --dtype float64
@@ -95,7 +95,7 @@ class Compiled:
 
 
 def region_counts(region: Region, printer: PythonPrinter) -> Counter[str]:
-    """Operations of one turn of a region by kind, without the bodies inside it. A product with one use, a sum, is fused with it."""
+    """Operations of one turn of a region by kind, without the bodies inside it; a product used by one sum alone is fused."""
     items = [item for item in region.items if item in printer.live and item.op not in _FREE]
     users: dict[int, list[Value]] = {}
     for item in items:
@@ -209,9 +209,9 @@ def caption(real: str, arch: str) -> str:
     tools = ", ".join(f"{name} {version}" for name, version in toolchain().items())
     return (
         f"Step kernels in {real}, {arch}, {tools}.\n"
-        "The ceiling is **predicted, not measured**: no H200 has run these kernels yet. Operations are those a warp executes per\n"
-        "control step (`benchmarks/cuda_kernels.py` says how they are counted); compile time is tracing + libNVVM + ptxas in\n"
-        "seconds of one core; PTX and machine code are static instructions.\n\n"
+        "The ceiling is **predicted, not measured**: no H200 has run these kernels yet. Operations are those a warp executes\n"
+        "per control step (`benchmarks/cuda_kernels.py` says how they are counted); compile time is tracing + libNVVM + ptxas\n"
+        "in seconds of one core; PTX and machine code are static instructions.\n\n"
     )
 
 
