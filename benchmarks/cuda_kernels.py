@@ -209,9 +209,9 @@ def caption(real: str, arch: str) -> str:
     tools = ", ".join(f"{name} {version}" for name, version in toolchain().items())
     return (
         f"Step kernels in {real}, {arch}, {tools}.\n"
-        "The ceiling is **predicted, not measured**: no H200 has run these kernels yet. Operations are those a warp executes\n"
-        "per control step (`benchmarks/cuda_kernels.py` says how they are counted); compile time is tracing + libNVVM + ptxas\n"
-        "in seconds of one core; PTX and machine code are static instructions.\n\n"
+        "The ceiling is **predicted, not measured**: no H200 has run these kernels yet. Operations are those a warp\n"
+        "executes per control step (`benchmarks/cuda_kernels.py` says how they are counted); compile time is tracing +\n"
+        "libNVVM + ptxas in seconds of one core; PTX and machine code are static instructions.\n\n"
     )
 
 
