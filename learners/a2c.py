@@ -166,7 +166,7 @@ class A2C:
             batch = batch._replace(log_prob=log_prob)
         step = self._fused_step if self.engine == "fused" else self._step
         metrics |= step(batch, **coefficients)
-        metrics |= {k: torch.tensor(v, device=self.device) for k, v in coefficients.items()}
+        metrics |= {k: torch.full((), v, device=self.device) for k, v in coefficients.items()}
         metrics["skipped_steps"] = self.actor_optimizer.skipped + self.critic_optimizer.skipped
         if self.policy.obs_norm is not None:
             self.policy.obs_norm.update(rollout.obs[:-1], self.group)

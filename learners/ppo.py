@@ -204,7 +204,7 @@ class PPO:
         coefficients = self.coefficients()
         run_epochs = self._fused_epochs if self.engine == "fused" else self._epochs
         metrics |= run_epochs(batch, **coefficients)
-        metrics |= {k: torch.tensor(v, device=self.device) for k, v in coefficients.items()}
+        metrics |= {k: torch.full((), v, device=self.device) for k, v in coefficients.items()}
         metrics["skipped_steps"] = self.actor_optimizer.skipped + self.critic_optimizer.skipped
         if self.policy.obs_norm is not None:
             self.policy.obs_norm.update(rollout.obs[:-1], self.group)
@@ -276,7 +276,7 @@ class PPO:
         entropy = [self.seed, self.version, *([self.group.rank] if self.group else [])]
         key = np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]
         generator = torch.Generator().manual_seed(int(key >> np.uint64(1)))
-        order = torch.empty(c.epochs * rows, dtype=torch.int64)
+        order = torch.empty(c.epochs * rows, dtype=torch.int64, pin_memory=self.device.type == "cuda")
         for epoch in order.view(c.epochs, rows).unbind():
             torch.randperm(rows, generator=generator, out=epoch)
         parts = c.epochs * c.minibatches

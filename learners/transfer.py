@@ -155,7 +155,7 @@ class Link:
         self._devices = ends
         self._staging = [runtime.buffer(nbytes, HOST) for _ in range(slots if staged else 0)]
         self._staged = [runtime.event(ends[0]) for _ in range(slots)]
-        self._arrived = [runtime.event(ends[-1]) for _ in range(slots)]
+        self._arrived = [runtime.event(ends[-1] if staged else ends[0]) for _ in range(slots)]  # where the last copy runs
 
     def move(self, pairs: Iterable[tuple[Tensor, Tensor]], slot: int, after: Iterable[Any]) -> tuple[Any, list[Span]]:
         """Copy each (destination, source) once all events in `after` have happened.
