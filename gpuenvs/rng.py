@@ -272,6 +272,41 @@ def _four_gumbel64(c0, c1, c2, c3, k0, k1):
     return _gumbel64(a, e), _gumbel64(b, f), _gumbel64(c, g), _gumbel64(d, h)
 
 
+@njit
+def step_words(low, high, t):
+    """Low and high word of the step number `t` (uint32) after the one of two words."""
+    now = _add(low, t)
+    return now, _add(high, u32(1)) if now < low else high
+
+
+@njit
+def four_normal32(seed_lo, seed_hi, env, step_lo, step_hi, block, plane):
+    """Elements 4 * block ... 4 * block + 3 of what `fill_normal` puts into one row; everything uint32.
+
+    `plane` is that of an array fill, 2**31 + 8 * stream.
+    """
+    return _four_normal32(env, step_lo, u32(block | u32(step_hi << u32(16))), plane, seed_lo, seed_hi)
+
+
+@njit
+def four_gumbel32(seed_lo, seed_hi, env, step_lo, step_hi, block, plane):
+    """The same of `fill_gumbel`."""
+    return _four_gumbel32(env, step_lo, u32(block | u32(step_hi << u32(16))), plane, seed_lo, seed_hi)
+
+
+@njit
+def four_uniform32(seed_lo, seed_hi, env, step_lo, step_hi, block, plane):
+    """The same of `fill_uniform`."""
+    return _four_uniform32(env, step_lo, u32(block | u32(step_hi << u32(16))), plane, seed_lo, seed_hi)
+
+
+def fill_plane(stream: int) -> np.uint32:
+    """The plane of array fills with this stream; ValueError outside of [0, 2**28)."""
+    if not 0 <= stream < 2**28:
+        raise ValueError(f"stream must be in [0, 2**28), got {stream}")
+    return u32(2**31 + 8 * stream)
+
+
 _TILE = 1024
 
 
@@ -320,11 +355,10 @@ def _fill(kind: str, out: np.ndarray, seed: int, env_offset: int, step: int, str
         raise ValueError(f"env numbers must be in [0, 2**32), got env_offset={env_offset} and n={out.shape[1]}")
     if not (step >= 0 and step + out.shape[0] <= 2**48):
         raise ValueError(f"steps must be in [0, 2**48), got step={step} and T={out.shape[0]}")
-    if not 0 <= stream < 2**28:
-        raise ValueError(f"stream must be in [0, 2**28), got {stream}")
+    plane = fill_plane(stream)
     low, high = split_seed(seed)
     buffers = np.empty((4, min(_TILE, max(out.shape[1], 1))), out.dtype)
-    _FILLS[kind, out.dtype.name](out, low, high, env_offset, step, u32(2**31 + 8 * stream), *buffers)
+    _FILLS[kind, out.dtype.name](out, low, high, env_offset, step, plane, *buffers)
     return out
 
 

@@ -168,6 +168,26 @@ class CudaBackend:
         pointer = self.array_module.cuda.get_current_stream().ptr
         return cuda.external_stream(pointer) if pointer else cuda.legacy_default_stream()
 
+    def on_device(self) -> Any:
+        """A context in which this batch's device is the current one."""
+        return self._on_device()
+
+    def launch(self, kernel: Any, arrays: list[Any], scalars: tuple[Any, ...]) -> None:
+        """Launch a kernel that takes long for each row, one thread per row, on the current stream; returns at once.
+
+        Its arguments are `arrays`, which are on this device (or in memory it can reach), `scalars`, and those of every
+        kernel. Blocks are smaller than the most while that leaves multiprocessors without one.
+        """
+        with self._on_device():
+            threads = THREADS_PER_BLOCK
+            while not simulated() and threads > 32 and -(-self.num_envs // threads) < 4 * self._multiprocessors():
+                threads //= 2
+            grid = kernel[-(-self.num_envs // threads), threads, self._stream()]
+            grid(*map(self._view, arrays), *scalars, *self._fixed)
+
+    def _multiprocessors(self) -> int:
+        return int(self.array_module.cuda.Device(self.index).attributes["MultiProcessorCount"])
+
     def configure(self, seed: int, env_offset: int, limit: int, params: Any) -> None:
         """Set the 64-bit seed, the number of the first env, the time limit and the shared params."""
         with self._on_device():

@@ -232,6 +232,11 @@ class BatchEnv:
         """Every array of the batch by name, each (rows, num_envs); see `gpuenvs.runtime.buffers`."""
         return self._arrays
 
+    @property
+    def backend(self) -> Any:
+        """What holds the arrays and launches the kernels: for kernels that do more than a step."""
+        return self._backend
+
     def native_step(self) -> tuple[Any, int]:
         """For callers that are numba kernels themselves, CPU only: the compiled step and its action slot."""
         return self._backend.native_step()
