@@ -5,11 +5,18 @@ how fast an H200 can run them at the very most.
     python -m benchmarks.cuda_kernels Ant-v5 --dtype float64
     python -m benchmarks.cuda_kernels --write             # into benchmarks/results/cuda-kernels.md
 
-The ceiling is predicted, not measured. A warp of 32 environments, in states that random actions lead to, is stepped with the
-kernel's program printed as Python, and every region of the program is counted as often as the warp goes through it: a loop
-runs until its last row is done, a branch is taken if any row wants it, rows that end begin anew. An operation costs the issue
-slots of `SLOTS`, of which a multiprocessor has 128 per cycle (32 threads in each of its four parts). Waiting for results or
-memory, and registers that do not fit, cost extra on a real device.
+The ceiling is predicted, not measured. 32 environments, a warp, are stepped in states that random actions lead to, with the
+kernel's program printed as Python. A region of the program counts as often as the row that goes through it most: the warp
+goes there at least as often, since it waits for its slowest row. Three bounds follow, and the lowest is the ceiling:
+
+- compute: an operation costs the issue slots of `SLOTS`, of which a multiprocessor has 128 per cycle (32 threads in each of
+  its four parts);
+- memory: what an env-step must read and write in the batch's arrays, at the card's bandwidth;
+- local: what the program keeps in local memory arrays, and what did not fit into registers (its share of the executed
+  operations is taken to be its share of the instructions), at the bandwidth of the cache that holds it for all threads
+  that run at a time.
+
+Rows that part ways and waiting for results cost extra on a real device.
 """
 
 from __future__ import annotations
@@ -35,21 +42,43 @@ from gpuenvs.trace.graph import COMPARISONS, Region, Value
 from gpuenvs.trace.python import PythonPrinter, load
 
 RESULT = Path(__file__).resolve().parent / "results" / "cuda-kernels.md"
-WARP, WARM_STEPS, SAMPLES, APART = 32, 24, 6, 7
+WARP, WARM_STEPS, SAMPLES, APART = 32, 24, 4, 9
 
 # NVIDIA H200 SXM: multiprocessors, boost clock (Hz), memory bandwidth (bytes/s), from its data sheet.
 PROCESSORS, CLOCK, BANDWIDTH = 132, 1.98e9, 4.8e12
 SLOTS_PER_CYCLE = 128
+REGISTERS, MOST_THREADS = 65_536, 2048  # of a multiprocessor
+# Bytes of local memory per multiprocessor that a cache holds, and the bandwidth of that cache on the whole card: first level
+# (128 bytes per cycle and multiprocessor), second level (as benchmarks of the H100 report it), device memory.
+CACHES = ((200e3, PROCESSORS * CLOCK * 128), (50e6 / PROCESSORS, 5.5e12), (np.inf, BANDWIDTH))
 # Issue slots of one operation. float64 units are half as many as float32 ones (CUDA C++ Programming Guide, table of
 # throughputs, compute capability 9.0); a division or square root that is rounded correctly is a sequence of about that
 # length; memory instructions issue at a quarter of the rate.
 SLOTS = {
-    "float32": {"real": 1.0, "div": 10.0, "sqrt": 9.0, "choose": 1.0, "round": 2.0, "integer": 1.0, "memory": 4.0},
-    "float64": {"real": 2.0, "div": 30.0, "sqrt": 30.0, "choose": 2.0, "round": 4.0, "integer": 1.0, "memory": 8.0},
-}
+    "float32": {
+        "real": 1.0,
+        "div": 10.0,
+        "sqrt": 9.0,
+        "choose": 1.0,
+        "round": 2.0,
+        "integer": 1.0,
+        "memory": 4.0,
+        "local": 4.0,
+    },
+    "float64": {
+        "real": 2.0,
+        "div": 30.0,
+        "sqrt": 30.0,
+        "choose": 2.0,
+        "round": 4.0,
+        "integer": 1.0,
+        "memory": 8.0,
+        "local": 8.0,
+    },
+}  # fmt: skip
 _KINDS = {
     "add": "add", "sub": "add", "mul": "mul", "div": "div", "sqrt": "sqrt", "select": "choose", "finite": "choose",
-    "floor": "round", "convert": "round", "get": "memory", "put": "memory", "load": "memory", "store": "memory",
+    "floor": "round", "convert": "round", "get": "memory", "put": "memory", "load": "local", "store": "local",
     "table": "memory", "shared": "memory", **dict.fromkeys(COMPARISONS, "choose"),
 }  # fmt: skip
 _FREE = {"neg", "abs", "not", "any", "active", "env", "setting", "result", "loop", "do_while", "if", "const", "count"}
@@ -57,10 +86,10 @@ _FREE = {"neg", "abs", "not", "any", "active", "env", "setting", "result", "loop
 
 @dataclass(frozen=True)
 class Work:
-    """What a thread executes per control step, on average over a warp's steps.
+    """What a warp executes per control step at the least.
 
     Args:
-        counts: operations by kind: fused (multiply-add), add, mul, div, sqrt, choose, round, integer, memory.
+        counts: operations by kind: fused (multiply-add), add, mul, div, sqrt, choose, round, integer, memory, local.
         slots: issue slots.
         bytes: that an env-step must move at the least.
     """
@@ -69,15 +98,17 @@ class Work:
     slots: float
     bytes: int
 
-    @property
-    def compute_ceiling(self) -> float:
-        """Env-steps per second if every issue slot of the card were used."""
-        return PROCESSORS * CLOCK * SLOTS_PER_CYCLE / self.slots
-
-    @property
-    def memory_ceiling(self) -> float:
-        """Env-steps per second if memory ran at its full bandwidth."""
-        return BANDWIDTH / self.bytes
+    def ceilings(self, usage: Usage, itemsize: int) -> dict[str, float]:
+        """Env-steps per second that each bound allows."""
+        repeats = sum(self.counts.values()) / usage.instructions
+        local = self.counts.get("local", 0.0) * itemsize + (usage.spill_stores + usage.spill_loads) * repeats
+        threads = min(MOST_THREADS, REGISTERS // (-(-usage.registers // 8) * 8) // WARP * WARP)
+        bandwidth = next(speed for size, speed in CACHES if usage.stack * threads <= size)
+        return {
+            "compute": PROCESSORS * CLOCK * SLOTS_PER_CYCLE / self.slots,
+            "memory": BANDWIDTH / self.bytes,
+            "local": bandwidth / local if local else np.inf,
+        }
 
 
 @dataclass(frozen=True)
@@ -105,7 +136,7 @@ def region_counts(region: Region, printer: PythonPrinter) -> Counter[str]:
     fused: set[int] = set()
     for item in items:
         kind = _KINDS.get(item.op, "integer")
-        if item.kind not in ("real", "bool", "none") and kind != "memory":
+        if item.kind not in ("real", "bool", "none") and kind not in ("memory", "local"):
             kind = "integer"
         sums = [user.id for user in users.get(item.id, ()) if user.op in ("add", "sub")]
         if kind == "mul" and len(users.get(item.id, ())) == len(sums) == 1 and sums[0] not in fused:
@@ -120,31 +151,35 @@ def region_counts(region: Region, printer: PythonPrinter) -> Counter[str]:
 def count_work(env_id: str, real: str) -> Work:
     """Step a warp of environments and count."""
     layout = make_layout(gpuenvs.get(env_id), SAME_STEP)
-    printer = traced_python.printer(layout, real, "step_kernel", rows="many", visits=True)
+    printer = traced_python.printer(layout, real, "step_kernel", visits=True)
     text = printer.text()
-    visits = [0] * len(printer.regions)
-    step = load(text, "step_kernel", real, "many", visits)
+    visits, total = [0] * len(printer.regions), np.zeros(len(printer.regions), np.int64)
+    step = load(text, "step_kernel", real, visits=visits)
     rng = np.random.default_rng(0)
     with gpuenvs.make(env_id, WARP, device="cpu", dtype=real) as env:
         env.reset(seed=1)
         space: Any = env.single_action_space
         for t in range(WARM_STEPS + SAMPLES * APART):
             action = rng.uniform(space.low, space.high, (WARP, *space.shape)).astype(real)
-            if t >= WARM_STEPS and t % APART == 0:
+            if t >= WARM_STEPS and (t - WARM_STEPS) % APART == 0:
                 arrays = {name: array.copy() for name, array in env.arrays.items()}
                 arrays |= {
                     "action": action.T.copy(),
                     **{name: _params(env, name) for name in ("param_real", "param_int")},
                 }
                 settings = {"limit": 1000, "seed_lo": 1, "seed_hi": 0, "env_offset": 0}
-                with np.errstate(all="ignore"):
-                    step(np.arange(WARP), arrays, settings, [0] * 8)
+                most = np.zeros_like(total)
+                for i in range(WARP):
+                    visits[:] = [0] * len(visits)
+                    with np.errstate(all="ignore"):
+                        step(i, arrays, settings, [0] * 8)
+                    most = np.maximum(most, visits)
+                total += most
             env.step(action)
-    total: Counter[str] = Counter()
-    for region, times in zip(printer.regions, visits):
+    counts: dict[str, float] = {}
+    for region, times in zip(printer.regions, total):
         for kind, count in region_counts(region, printer).items():
-            total[kind] += count * times
-    counts = {kind: count / visits[0] for kind, count in sorted(total.items())}
+            counts[kind] = counts.get(kind, 0.0) + count * times / SAMPLES
     cost = SLOTS[real] | dict.fromkeys(("add", "mul", "fused"), SLOTS[real]["real"])
     return Work(
         counts, sum(cost[kind] * count for kind, count in counts.items()), bytes_per_step(layout, np.dtype(real))
@@ -184,9 +219,8 @@ HEADER = (
 def row(env_id: str, real: str, arch: str) -> list[str]:
     """One line of the table."""
     work, made = count_work(env_id, real), compile_step(env_id, real, arch)
-    ceiling = min(work.compute_ceiling, work.memory_ceiling)
-    bound = "compute" if ceiling == work.compute_ceiling else "memory"
     usage = made.usage
+    bound, ceiling = min(work.ceilings(usage, np.dtype(real).itemsize).items(), key=lambda pair: pair[1])
     return [
         env_id,
         quantity(sum(work.counts.values())),
@@ -209,7 +243,7 @@ def caption(real: str, arch: str) -> str:
     tools = ", ".join(f"{name} {version}" for name, version in toolchain().items())
     return (
         f"Step kernels in {real}, {arch}, {tools}.\n"
-        "The ceiling is **predicted, not measured**: no H200 has run these kernels yet. Operations are those a warp\n"
+        "The ceiling is **predicted, not measured**: no H200 has run these kernels yet. Operations are those a thread\n"
         "executes per control step (`benchmarks/cuda_kernels.py` says how they are counted); compile time is tracing +\n"
         "libNVVM + ptxas in seconds of one core; PTX and machine code are static instructions.\n\n"
     )

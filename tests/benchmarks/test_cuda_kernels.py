@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from benchmarks import cuda_kernels
-from benchmarks.ptxas import opcodes
+from benchmarks.ptxas import Usage, opcodes
 from gpuenvs import trace as T
 from gpuenvs.trace.python import PythonPrinter
 from tests.gpuenvs.trace.running import recorded
@@ -43,7 +45,13 @@ def test_a_step_is_counted_by_what_runs():
     work = cuda_kernels.count_work("InvertedPendulum-v5", "float32")
     assert work.counts["fused"] > 100
     assert work.slots > sum(work.counts.values())
-    assert work.compute_ceiling == pytest.approx(132 * 1.98e9 * 128 / work.slots)
+    usage = Usage(100, 0, 0, 0, instructions=800, machine_instructions=900, float64=0, inexact=0)
+    ceilings = work.ceilings(usage, 4)
+    assert ceilings["compute"] == pytest.approx(132 * 1.98e9 * 128 / work.slots)
+    assert ceilings["memory"] == pytest.approx(4.8e12 / work.bytes)
+    assert ceilings["local"] == np.inf
+    spilled = work.ceilings(replace(usage, registers=255, stack=4000, spill_stores=2000, spill_loads=2000), 4)
+    assert spilled["local"] == pytest.approx(4.8e12 / (4000 * sum(work.counts.values()) / 800))
     twice = cuda_kernels.count_work("InvertedPendulum-v5", "float64")
     assert twice.bytes > 1.5 * work.bytes
     assert 1.5 * work.slots < twice.slots < 4 * work.slots
