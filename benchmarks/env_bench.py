@@ -66,7 +66,7 @@ def run(
             continue
         request = {
             "env_id": spec.id,
-            "action": _action(spec),
+            "action": action_request(spec),
             "seconds": seconds,
             "threads": sorted({1, cores}),
         }
@@ -92,7 +92,7 @@ def _row(env_id: str, contender: Contender, result: dict[str, Any], own: dict[st
     return row
 
 
-def _action(spec: Any) -> dict[str, Any]:
+def action_request(spec: Any) -> dict[str, Any]:
     """What `workers/actions.py` draws from."""
     if spec.discrete:
         return {"n": int(spec.action_space.n)}
@@ -110,7 +110,7 @@ def _floor(spec: Any, own: dict[str, Any], seconds: float) -> dict[str, Any]:
     # The thread count that the run was best with, not how many it was allowed.
     request = {
         "env_id": spec.id,
-        "action": _action(spec),
+        "action": action_request(spec),
         "seconds": seconds,
         "threads": own["config"]["threads"],
     }

@@ -10,6 +10,7 @@ a crash, a hang or a kill leaves all that was found before.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -57,7 +58,10 @@ class Job:
 
 # Settings for thousands of environments at once; each reaches its goal on the CPU in the same number of steps.
 TRAINING = {
-    "CartPole-v1": (475.0, {"num_envs": 1024, "num_steps": 32, "total_steps": 2_000_000, "epochs": 8, "minibatches": 8}),
+    "CartPole-v1": (
+        475.0,
+        {"num_envs": 1024, "num_steps": 32, "total_steps": 2_000_000, "epochs": 8, "minibatches": 8},
+    ),
     "Pendulum-v1": (-250.0, {"num_envs": 1024, "num_steps": 32, "total_steps": 4_000_000}),
     "HalfCheetah-v5": (1500.0, {"num_envs": 1024, "num_steps": 32, "total_steps": 10_000_000}),
 }
@@ -108,7 +112,13 @@ def run_job(job: Job, device: str, small: bool, seconds: float) -> dict[str, Any
     began = time.monotonic()
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=output, stderr=errors, stdin=subprocess.DEVNULL, start_new_session=True
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=output,
+            stderr=errors,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
         code: int | None = None
         try:
@@ -126,12 +136,10 @@ def run_job(job: Job, device: str, small: bool, seconds: float) -> dict[str, Any
     return {**result, **_verdict(code, found, texts[1], seconds), "findings": found}
 
 
-def _end_group(process: subprocess.Popen[str]) -> None:
+def _end_group(process: subprocess.Popen[bytes]) -> None:
     """Nothing of a job outlives it, whatever it has started."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 
@@ -246,7 +254,10 @@ def _commit() -> dict[str, Any]:
         commit, changed = git("rev-parse", "HEAD"), git("status", "--porcelain", "--untracked-files=no")
     except OSError:
         commit = changed = None
-    return {"commit": commit or os.environ.get("GPURL_COMMIT"), "changed_files": None if changed is None else bool(changed)}
+    return {
+        "commit": commit or os.environ.get("GPURL_COMMIT"),
+        "changed_files": None if changed is None else bool(changed),
+    }
 
 
 def file_name(document: dict[str, Any]) -> str:
@@ -269,7 +280,8 @@ def problem(device: str) -> str | None:
         try:
             __import__(name)
         except ImportError as error:
-            return f"{sys.executable} has no {name} ({one_line(error)}); make install, or name another: PYTHON=... make gpu-check"
+            way = "make install, or name another interpreter: PYTHON=... make gpu-check"
+            return f"{sys.executable} has no {name} ({one_line(error)}); {way}"
     from gpuenvs.runtime.cuda import cuda_problem, simulated
 
     if simulated():
@@ -288,7 +300,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="cuda:0", help="cuda:N")
     parser.add_argument("--dry-run", action="store_true", help="the same sections in small on the CPU")
-    parser.add_argument("--only", action="append", metavar="TEXT", help="only jobs whose name contains it; may be repeated")
+    parser.add_argument(
+        "--only", action="append", metavar="TEXT", help="only jobs whose name contains it; may be repeated"
+    )
     parser.add_argument("--out", type=Path, help="the JSON file  [default: benchmarks/results/CARD-DATE.json]")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="time for everything  [default: %(default)s]")
     given = parser.parse_args(arguments)
@@ -299,7 +313,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     chosen = [job for job in jobs() if not given.only or any(text in job.name for text in given.only)]
     if not chosen:
-        print(f"gpu-check: no job is named like {', '.join(given.only)}; there are: {', '.join(j.name for j in jobs())}")
+        print(
+            f"gpu-check: no job is named like {', '.join(given.only)}; there are: {', '.join(j.name for j in jobs())}"
+        )
         return 1
     document = describe(device, given.dry_run)
     folder = Path(tempfile.gettempdir()) if given.dry_run else RESULTS
@@ -307,7 +323,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.monotonic()
 
     def save(results: list[dict[str, Any]]) -> None:
-        counts = {status: sum(r["status"] == status for r in results) for status in sorted({r["status"] for r in results})}
+        counts = {
+            status: sum(r["status"] == status for r in results) for status in sorted({r["status"] for r in results})
+        }
         finished = len(results) == len(chosen)
         summary = {"finished": finished, "seconds": round(time.monotonic() - began, 1), "counts": counts}
         write(path, {**document, **summary, "jobs": results})

@@ -1,4 +1,4 @@
-"""`gpurl bench env|train`: prints what benchmarks/ measures."""
+"""`gpurl bench env|train|kernels`: prints what benchmarks/ measures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from cli.options import JSON, Count
+from cli.options import JSON, Count, device_option
 
 _SHARED = (
     click.option("--peers", is_flag=True, help="Also the libraries gpurl is compared with, those that are installed."),
@@ -49,6 +49,21 @@ def train(as_json: bool, peers_python: str | None, **options: Any) -> None:
     from benchmarks import train_bench
 
     _show(train_bench, as_json, peers_python_path=peers_python, **_given(options))
+
+
+@command.command("kernels", short_help="Bytes, operations, and what share of the device's best is reached.")
+@click.argument("envs", nargs=-1, metavar="[ENV]...")
+@device_option("cpu")
+@click.option("-n", "--num-envs", type=Count(), help="Environments of a batch.  [default: by device and environment]")
+@click.option("--seconds", type=click.FloatRange(0.01), help="Length of a timed window.")
+@click.option("--repeats", type=Count(), help="Timed processes per environment; the median counts.")
+@JSON
+def kernels(envs: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Each kernel against a copy and a sgemm measured in the same run; classic control by default."""
+    from benchmarks import kernel_bench
+
+    chosen = {"env_ids": envs} if envs else {}
+    _show(kernel_bench, as_json, **chosen, **_given(options))
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ FORBIDDEN = {
 # Import name -> distribution, where they differ.
 DISTRIBUTIONS = {"pygame": "pygame-ce", "imageio_ffmpeg": "imageio-ffmpeg", "stable_baselines3": "stable-baselines3"}
 # Modules that a worker finds beside itself (benchmarks/workers/__main__.py).
-WORKER_MODULES = {"actions", "timing"}
+WORKER_MODULES = {"actions", "cuda_floor", "machine_floor", "timing"}
 
 
 def _sources(package: str) -> list[Path]:

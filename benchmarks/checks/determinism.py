@@ -27,7 +27,8 @@ def run(request: dict[str, Any], report: Report) -> None:
     env_id = request["env_ids"][0]
     settings = {"num_envs": 64 if small else 4096, "num_steps": 8 if small else 32}
     weights = [train(env_id, device, settings) for _ in range(2)]
-    report.row(f"{env_id} PPO twice", np.array_equal(*weights), largest_difference=float(np.ptp(weights, axis=0).max()))
+    apart = float(np.abs(weights[0] - weights[1]).max())
+    report.row(f"{env_id} PPO twice", apart == 0.0, largest_difference=apart)
 
 
 def play(env_id: str, device: str, rows: int, offset: int, steps: int) -> dict[str, np.ndarray]:

@@ -26,4 +26,6 @@ def run(request: dict[str, Any], report: Report) -> None:
     lines = done.stdout.strip().splitlines()
     counts = {word: int(number) for number, word in _COUNTS.findall(lines[-1] if lines else "")}
     failures = [one_line(line) for line in lines if line.startswith(("FAILED", "ERROR"))][:20]
-    report.row("tests/gpu", done.returncode == 0, failures=failures, last_line=one_line(lines[-1] if lines else ""), **counts)
+    report.row(
+        "tests/gpu", done.returncode == 0, failures=failures, last_line=one_line(lines[-1] if lines else ""), **counts
+    )

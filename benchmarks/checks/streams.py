@@ -26,7 +26,7 @@ class Lanes:
     def __init__(self, device: str, jammed: bool) -> None:
         self.device, self.jammed = torch.device(device), jammed
         self.cuda = self.device.type == "cuda"
-        self.streams = [torch.cuda.Stream(self.device) for _ in range(3)] if self.cuda else [None] * 3
+        self.streams: list[Any] = [torch.cuda.Stream(self.device) for _ in range(3)] if self.cuda else [None] * 3
 
     def use(self, number: int, delay: int = 0) -> Any:
         """A block whose work goes to stream `number`, behind a delay."""

@@ -79,4 +79,20 @@ def measure(request, clock):
             action = tuple(Counted(x) for x in random.uniform(-1, 1, spec.action_dim))
         state = spec.step(state, action, params)[0]
         spec.observe(state, params)
-    return {"operations": {kind: round(number / steps, 1) for kind, number in counts.items()}}
+    step = {kind: round(number / steps, 1) for kind, number in counts.items()}
+    return {"operations": step, "kernels": {"step_kernel": step, **_other_kernels(spec, params)}}
+
+
+def _other_kernels(spec, params):
+    """Of `reset` with `observe`, and of `observe` alone. Here the params count: rows that begin are few."""
+    from gpuenvs.rng import Rng
+
+    params = type(params)(*(Counted(x) if isinstance(x, np.floating) else x for x in params))
+    counts.clear()
+    with np.errstate(over="ignore"):  # the generator's integers wrap around
+        rng = Rng(*map(np.uint32, (1, 2, 3, 4)))  # type: ignore[arg-type]
+        state = spec.reset(rng, params)
+    reset = Counter(counts)
+    counts.clear()
+    spec.observe(spec.state(*(Counted(x) if isinstance(x, np.floating) else x for x in state)), params)
+    return {"begin_kernel": dict(reset + counts), "observe_kernel": dict(counts)}
