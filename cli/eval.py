@@ -20,11 +20,22 @@ from cli.options import JSON, RUN, SEED, Count, checkpoint_option, device_option
 )
 @SEED
 @click.option("--sample", is_flag=True, help="Draw actions from the policy instead of taking the most likely one.")
+@click.option(
+    "--same-starts", is_flag=True, help="On gpuenvs: begin where Gymnasium's episodes of this seed begin, to compare."
+)
 @checkpoint_option
 @device_option("cpu")
 @JSON
 def command(
-    run: Path, episodes: int, on: str | None, seed: int, sample: bool, checkpoint: str, device: str, as_json: bool
+    run: Path,
+    episodes: int,
+    on: str | None,
+    seed: int,
+    sample: bool,
+    same_starts: bool,
+    checkpoint: str,
+    device: str,
+    as_json: bool,
 ) -> None:
     """Evaluate RUN's policy over complete episodes in an environment of its own, with its own seeds.
 
@@ -35,7 +46,7 @@ def command(
     from learners.session import evaluate_run, open_policy, save_evaluation
 
     directory, config, policy, step = open_policy(run, checkpoint, device)
-    result = evaluate_run(config, policy, episodes, on, seed, deterministic=not sample)
+    result = evaluate_run(config, policy, episodes, on, seed, not sample, same_starts)
     if as_json:
         click.echo(json.dumps({"run": str(directory.path), "step": step, **result.to_dict()}, indent=2))
     else:

@@ -77,9 +77,10 @@ def describe(result: EvalResult) -> str:
     """One line for a person."""
     place = "Gymnasium's" if result.on == "gymnasium" else "gpuenvs"
     how = "deterministic" if result.deterministic else "sampled actions"
+    starts = ", Gymnasium's starts" if result.same_starts else ""
     return (
         f"eval: {place} {result.env_id}: return {result.mean:.2f} +- {result.stderr:.2f} "
-        f"(std {result.std:.2f}, {len(result.returns)} episodes, {how})"
+        f"(std {result.std:.2f}, {len(result.returns)} episodes, {how}{starts})"
     )
 
 

@@ -38,6 +38,7 @@ class EvalResult:
     deterministic: bool
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
+    same_starts: bool = False
 
     @property
     def mean(self) -> float:
@@ -60,6 +61,7 @@ class EvalResult:
             "on": self.on,
             "seed": self.seed,
             "deterministic": self.deterministic,
+            "same_starts": self.same_starts,
             "episodes": len(self.returns),
             "mean": self.mean,
             "std": self.std,
@@ -83,6 +85,7 @@ def evaluate(
     params: dict[str, Any] | None = None,
     device: str = "cpu",
     dtype: str = "float32",
+    same_starts: bool = False,
 ) -> EvalResult:
     """Run `episodes` complete episodes.
 
@@ -95,6 +98,8 @@ def evaluate(
         deterministic: the policy's mode, else draws from its distribution.
         params: environment params and options; on Gymnasium those that its own constructor takes.
         device, dtype: of the environment; only for `on="gpuenvs"`.
+        same_starts: episode k begins in the state that it begins in on Gymnasium with this seed, so that the two can be
+            compared episode by episode; only for `on="gpuenvs"`.
 
     Raises:
         ConfigError: a bad argument, or no such environment in Gymnasium.
@@ -105,16 +110,15 @@ def evaluate(
         raise ConfigError(f"episodes must be at least 1, got {episodes}")
     if on not in PLACES:
         raise ConfigError(f"on must be one of {', '.join(PLACES)}, got {on!r}")
+    if same_starts and (on != "gpuenvs" or episodes > GPUENVS_ROWS):
+        raise ConfigError(f"Gymnasium's starts are for an evaluation on gpuenvs of at most {GPUENVS_ROWS} episodes")
     if on == "gymnasium":
-        keywords = reference_keywords(spec, params or {})
-        if keywords is None and params:
-            names = ", ".join(params)
-            raise ConfigError(f"Gymnasium's {spec.id} cannot take the params {names}; evaluate on gpuenvs")
-        returns, lengths = _on_gymnasium(policy, spec, episodes, seed, deterministic, keywords or {})
+        returns, lengths = _on_gymnasium(policy, spec, episodes, seed, deterministic, _keywords(spec, params))
     else:
+        starts = gymnasium_starts(spec, _seeds(seed, episodes), params) if same_starts else None
         options = {"device": device, "dtype": dtype, **(params or {})}
-        returns, lengths = _on_gpuenvs(policy, spec, episodes, seed, deterministic, options)
-    return EvalResult(spec.id, on, seed, deterministic, tuple(returns), tuple(lengths))
+        returns, lengths = _on_gpuenvs(policy, spec, episodes, seed, deterministic, options, starts)
+    return EvalResult(spec.id, on, seed, deterministic, tuple(returns), tuple(lengths), same_starts)
 
 
 def reference_id(spec: EnvSpec) -> str:
@@ -122,6 +126,35 @@ def reference_id(spec: EnvSpec) -> str:
     if spec.reference is None:
         raise ConfigError(f"{spec.id} has no counterpart in Gymnasium; use gpuenvs instead")
     return spec.reference.id
+
+
+def _keywords(spec: EnvSpec, params: dict[str, Any] | None) -> dict[str, Any]:
+    """What Gymnasium's constructor is given for these params. Raises `ConfigError` if it cannot take them."""
+    keywords = reference_keywords(spec, params or {})
+    if keywords is None and params:
+        names = ", ".join(params)
+        raise ConfigError(f"Gymnasium's {spec.id} cannot take the params {names}; evaluate on gpuenvs")
+    return keywords or {}
+
+
+def gymnasium_starts(spec: EnvSpec, seeds: list[int], params: dict[str, Any] | None = None) -> Any:
+    """The states in which Gymnasium's own environment begins with each of `seeds`: a State of float64 arrays.
+
+    Raises:
+        ConfigError: no such environment in Gymnasium, or not with these params.
+    """
+    import gymnasium
+
+    with mujoco_warnings_logged():
+        env = gymnasium.make(reference_id(spec), disable_env_checker=True, **_keywords(spec, params))
+    states = []
+    try:
+        for seed in seeds:
+            env.reset(seed=seed)
+            states.append(spec.reference.from_reference(env.unwrapped))  # type: ignore[union-attr]
+    finally:
+        env.close()
+    return spec.state(*np.array(states, np.float64).T)
 
 
 def _seeds(seed: int, count: int) -> list[int]:
@@ -217,9 +250,18 @@ def _act(policy: Any, obs: Any, noise: _Noise | None, deterministic: bool) -> An
 
 
 def _on_gpuenvs(
-    policy: Any, spec: EnvSpec, episodes: int, seed: int, deterministic: bool, options: dict[str, Any]
+    policy: Any,
+    spec: EnvSpec,
+    episodes: int,
+    seed: int,
+    deterministic: bool,
+    options: dict[str, Any],
+    starts: Any = None,
 ) -> tuple[list[float], list[int]]:
-    """Row r plays the episodes r, r + rows, r + 2 rows, … to their ends; whatever it plays beyond is not counted."""
+    """Row r plays the episodes r, r + rows, r + 2 rows, … to their ends; whatever it plays beyond is not counted.
+
+    `starts`: a State of arrays, where the first episode of each row begins; None for starts of the env's own.
+    """
     import torch
 
     rows = min(episodes, GPUENVS_ROWS)
@@ -230,6 +272,9 @@ def _on_gpuenvs(
     noise = None if deterministic else _Noise(policy, _seeds(seed, 1)[0], rows, chunk=16)
     with gpuenvs.make(spec, rows, seed=_seeds(seed, 1)[0], **options) as env:
         obs, _ = env.reset()
+        if starts is not None:
+            env.set_state(starts)
+            obs = env.obs
         for step in range(limit):
             if noise is not None:
                 noise.draw_all(step)

@@ -174,8 +174,9 @@ def evaluate_run(
     on: str | None = None,
     seed: int = 0,
     deterministic: bool = True,
+    same_starts: bool = False,
 ) -> EvalResult:
-    """Evaluate a run's policy in the environment it was trained for.
+    """Evaluate a run's policy in the environment it was trained for; see `evaluate`.
 
     `on` None is Gymnasium's own environment where that is the same one, else gpuenvs.
     """
@@ -184,7 +185,7 @@ def evaluate_run(
     options: Mapping[str, Any] = {"params": config.env_params}
     if on == "gpuenvs":
         options = {**options, "device": str(policy.device), "dtype": config.dtype}
-    return evaluate(policy, config.env_id, episodes, on, seed, deterministic, **options)
+    return evaluate(policy, config.env_id, episodes, on, seed, deterministic, same_starts=same_starts, **options)
 
 
 def comparable(config: RunConfig) -> bool:

@@ -21,6 +21,14 @@ def test_json(gpurl, trained, on):
     assert {"mean", "std", "stderr", "min", "max"} <= document.keys()
 
 
+def test_gymnasiums_starts(gpurl, trained):
+    document = gpurl("eval", trained, "-e", "5", "--on", "gpuenvs", "--same-starts", "--json").json
+    there = gpurl("eval", trained, "-e", "5", "--on", "gymnasium", "--json").json
+    assert document["same_starts"] and document["lengths"] == there["lengths"]
+    refused = gpurl("eval", trained, "--same-starts")
+    assert refused.code != 0 and "on gpuenvs" in refused.err
+
+
 def test_the_seed_decides(gpurl, trained):
     first, again, other = (gpurl("eval", trained, "-e", "5", "-s", seed, "--json").json for seed in (1, 1, 2))
     assert first == again and first["returns"] != other["returns"]

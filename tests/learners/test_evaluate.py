@@ -115,6 +115,18 @@ def test_both_places_agree_on_a_policy():
     assert abs(here.mean - there.mean) < 4 * (here.stderr**2 + there.stderr**2) ** 0.5
 
 
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Hopper-v5"])
+def test_from_the_same_starts_episode_follows_episode(env_id):
+    """In float64 both environments play the same episodes from the same states."""
+    policy = FixedPolicy(lambda obs, noise: (obs[:, 2] > 0).long() if env_id == "CartPole-v1" else -0.5 * obs[:, 2:5])
+    options = {"episodes": 12, "seed": 4}
+    there = evaluate(policy, env_id, on="gymnasium", **options)
+    here = evaluate(policy, env_id, on="gpuenvs", dtype="float64", same_starts=True, **options)
+    assert here.lengths == there.lengths and len(set(here.lengths)) > 3
+    assert here.returns == pytest.approx(there.returns, rel=1e-5)
+    assert here.same_starts and not there.same_starts
+
+
 def test_evaluation_seeds_are_not_trainings():
     env = gpuenvs.make("CartPole-v1", 4, device="cpu", seed=0)
     first = np.array(env.reset()[0])
@@ -142,12 +154,13 @@ def test_params_change_gpuenvs_and_are_refused_on_gymnasium():
         (("CartPole-v1", 1, "moon"), ConfigError, "gymnasium, gpuenvs"),
         (("CartPol-v1", 1), UnknownEnvError, "CartPole-v1"),
         (("NaNPole-v0", 1), ConfigError, "no counterpart in Gymnasium"),
+        (("CartPole-v1", 1, "gymnasium", 0, True, True), ConfigError, "starts are for an evaluation on gpuenvs"),
     ],
 )
 def test_bad_arguments(arguments, error, message):
     nan_reward_env()
     with pytest.raises(error, match=message):
-        evaluate(FixedPolicy(lean), *arguments)
+        evaluate(FixedPolicy(lean), *arguments[:5], same_starts=len(arguments) > 5)
 
 
 def test_statistics():
