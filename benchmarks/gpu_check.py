@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine
 from benchmarks.cases import ENV_IDS, MUJOCO_IDS
 from benchmarks.checks import findings, one_line
 
@@ -177,7 +176,9 @@ def run_all(
     execute: Callable[[Job, str, bool, float], dict[str, Any]] = run_job,
 ) -> list[dict[str, Any]]:
     """Run the jobs within `seconds`; those for which no time is left say so. `save` gets all results after each."""
-    began, results = time.monotonic(), []
+    from benchmarks.machine import allowed_cores
+
+    began, results = time.monotonic(), list[dict[str, Any]]()
 
     def one(job: Job) -> dict[str, Any]:
         left = seconds - (time.monotonic() - began)
@@ -194,7 +195,7 @@ def run_all(
         say(f"{result['status']:<8} {result['name']} ({result.get('seconds', 0)} s){why}")
 
     together = [job for job in chosen if job.together]
-    count = workers or max(1, min(8, machine.allowed_cores() // 2))
+    count = workers or max(1, min(8, allowed_cores() // 2))
     with ThreadPoolExecutor(count) as pool:
         pending = [pool.submit(one, job) for job in together]
         for future in pending:
@@ -207,6 +208,7 @@ def run_all(
 
 def describe(device: str, small: bool) -> dict[str, Any]:
     """Card, driver, versions, commit and date."""
+    from benchmarks import machine
     from learners import nvidia
 
     driver = nvidia.probe()
@@ -276,6 +278,10 @@ def write(path: Path, document: dict[str, Any]) -> None:
 
 def problem(device: str) -> str | None:
     """Why the checks cannot run on `device`, in one line; None if they can."""
+    if sys.version_info < (3, 11):
+        return (
+            f"gpurl needs Python 3.11 or newer, {sys.executable} is {sys.version.split()[0]}; PYTHON=... make gpu-check"
+        )
     for name in ("torch", "numba", "gymnasium"):
         try:
             __import__(name)

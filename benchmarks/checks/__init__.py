@@ -13,8 +13,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from gpuenvs.errors import GpurlError
-
 PREFIX = "@check "  # of the lines of standard output that are findings
 
 
@@ -36,6 +34,8 @@ class Report:
     @contextlib.contextmanager
     def attempt(self, check: str) -> Iterator[None]:
         """What is asked for and cannot be had here skips this part alone; any other error is a bad finding of it alone."""
+        from gpuenvs.errors import GpurlError
+
         try:
             yield
         except (GpurlError, ImportError) as error:

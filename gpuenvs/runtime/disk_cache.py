@@ -28,7 +28,6 @@ from typing import Any
 import llvmlite
 import numba
 import numpy as np
-import platformdirs
 from numba.core import compiler
 from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import _Cache
@@ -67,7 +66,12 @@ def cached(dispatcher: Any) -> Any:
 
 def cache_directory() -> Path:
     """Where compiled kernels are kept."""
-    return Path(os.environ.get("GPURL_CACHE_DIR") or platformdirs.user_cache_path("gpurl") / "kernels")
+    chosen = os.environ.get("GPURL_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    import platformdirs
+
+    return platformdirs.user_cache_path("gpurl") / "kernels"
 
 
 class _DiskCache(_Cache):
