@@ -139,12 +139,22 @@ TRAIN_CASES = (
 
 @dataclass(frozen=True)
 class PresetCase:
-    """A preset and the return it must reach: the mean over seeds, and on each seed where that is asked."""
+    """A preset and the return it must reach: the mean over seeds, and on each seed where that is asked.
+
+    Args:
+        env_id, algo: whose preset.
+        mean_at_least: of the mean return over the seeds.
+        each_at_least: of every seed's return; None asks for nothing.
+        seeds: which, unless the command line says otherwise.
+        compared: each policy is also evaluated in gpuenvs, from the same starting states.
+    """
 
     env_id: str
     algo: str
     mean_at_least: float
     each_at_least: float | None = None
+    seeds: str = "0-9"
+    compared: bool = False
 
 
 PRESET_CASES = (
@@ -154,4 +164,22 @@ PRESET_CASES = (
     PresetCase("MountainCarContinuous-v0", "ppo", 90.0),
     PresetCase("Pendulum-v1", "ppo", -200.0),
     PresetCase("CartPole-v1", "a2c", 475.0),
+)
+
+MUJOCO_GOALS = {
+    "InvertedPendulum-v5": 990.0,
+    "InvertedDoublePendulum-v5": 9000.0,
+    "Reacher-v5": -6.0,
+    "Pusher-v5": -40.0,
+    "Swimmer-v5": 100.0,
+    "Hopper-v5": 2500.0,
+    "HalfCheetah-v5": 4000.0,
+    "Walker2d-v5": 2500.0,
+    "Ant-v5": 2000.0,
+    "Humanoid-v5": 3000.0,
+    "HumanoidStandup-v5": 100_000.0,
+}
+MUJOCO_PRESET_CASES = tuple(
+    PresetCase(env_id, "ppo", goal, each_at_least=goal, seeds="0-2", compared=True)
+    for env_id, goal in MUJOCO_GOALS.items()
 )

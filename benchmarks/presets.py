@@ -3,20 +3,22 @@
 Each run is what a user would type, `gpurl train ENV --algo ALGO --seed S`, in a process of its own; its time is that of
 the whole command: start, compilation, training, checkpoints and the closing evaluation of 100 episodes. Finished runs
 are kept in `benchmarks/results/presets.json` and not repeated while their settings stay the same, so an interrupted
-benchmark goes on where it stopped. The table is written beside it as `presets.md`.
+benchmark goes on where it stopped. The tables are written beside it as `presets.md`.
+
+Policies of MuJoCo's tasks are also evaluated in gpuenvs (`gpurl eval RUN --on gpuenvs --same-starts`), from the states in
+which Gymnasium's episodes began, and the mean returns are compared.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -24,24 +26,13 @@ from typing import Any
 import click
 
 from benchmarks import machine
-from benchmarks.cases import PRESET_CASES, PresetCase
-from benchmarks.report import markdown, table
+from benchmarks.cases import MUJOCO_PRESET_CASES, PRESET_CASES, PresetCase
+from benchmarks.preset_tables import TABLES, document_text, drawn
 from gpuenvs.errors import ConfigError, GpurlError
 
 RESULTS = Path(__file__).resolve().parent / "results"
 EPISODES = 100
 _ROOT = Path(__file__).resolve().parent.parent
-_HEADER = (
-    "environment",
-    "algorithm",
-    "seeds",
-    "mean return",
-    "goal",
-    "worst seed",
-    "goal each",
-    "seconds a run",
-    "met",
-)
 
 
 def settings_digest(case: PresetCase) -> str:
@@ -56,22 +47,25 @@ def train_once(case: PresetCase, seed: int, threads: int) -> dict[str, Any]:
     """One whole `gpurl train` in a fresh process; its evaluation and how long it took.
 
     Raises:
-        ConfigError: the command failed; the message is its last line.
+        ConfigError: a command failed; the message is its last line.
     """
     with tempfile.TemporaryDirectory(prefix="gpurl-preset-") as folder:
         run = Path(folder) / "run"
-        command = [sys.executable, "-m", "cli.main", "train", case.env_id, "--algo", case.algo, "--seed", str(seed)]
-        command += ["--device", "cpu", "--threads", str(threads), "--torch-threads", str(threads)]
+        command = ["train", case.env_id, "--algo", case.algo, "--seed", str(seed), "--device", "cpu"]
+        command += ["--threads", str(threads), "--torch-threads", str(threads)]
         command += ["--run-dir", str(run), "--eval-episodes", str(EPISODES), "--quiet"]
-        environment = dict(os.environ)
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), environment.get("PYTHONPATH")]))
+        name = f"{case.env_id} {case.algo} seed {seed}"
         start = time.perf_counter()
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        _gpurl(command, name)
         seconds = time.perf_counter() - start
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-            raise ConfigError(f"{case.env_id} {case.algo} seed {seed}: {last}")
         result = json.loads(next((run / "evaluations").glob("*.json")).read_text())
+        with open(run / "metrics.csv", newline="") as file:
+            *_, last = csv.DictReader(file)
+        here = {}
+        if case.compared:
+            command = ["eval", str(run), "--on", "gpuenvs", "--same-starts", "--episodes", str(EPISODES), "--json"]
+            document = json.loads(_gpurl(command, name))
+            here = {"gpuenvs": {key: document[key] for key in ("mean", "std", "episodes", "seed", "same_starts")}}
     return {
         "env": case.env_id,
         "algo": case.algo,
@@ -82,7 +76,21 @@ def train_once(case: PresetCase, seed: int, threads: int) -> dict[str, Any]:
         "on": result["on"],
         "env_steps": result["step"],
         "seconds": round(seconds, 2),
+        "training_seconds": round(float(last["wall_s"]), 2),
+        **here,
     }
+
+
+def _gpurl(arguments: list[str], name: str) -> str:
+    """What a `gpurl` command printed. Raises `ConfigError` with its last line when it fails."""
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), environment.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "cli.main", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise ConfigError(f"{name}: {last}")
+    return done.stdout
 
 
 def key(case: PresetCase, seed: int) -> str:
@@ -106,45 +114,16 @@ def save(path: Path, document: dict[str, Any]) -> None:
 
 
 def missing(
-    cases: Sequence[PresetCase], seeds: Sequence[int], document: dict[str, Any], digests: dict[PresetCase, str]
+    wanted: dict[PresetCase, list[int]], document: dict[str, Any], digests: dict[PresetCase, str]
 ) -> list[tuple[PresetCase, int]]:
     """The runs that the results file does not have under today's settings."""
     runs = document["runs"]
     return [
         (case, seed)
-        for case in cases
+        for case, seeds in wanted.items()
         for seed in seeds
         if runs.get(key(case, seed), {}).get("settings") != digests[case]
     ]
-
-
-def summary(case: PresetCase, runs: Sequence[dict[str, Any]]) -> list[str]:
-    """One row of the table from the runs of one case."""
-    means = [run["mean"] for run in runs]
-    mean, worst = statistics.mean(means), min(means)
-    met = mean >= case.mean_at_least and (case.each_at_least is None or worst >= case.each_at_least)
-    return [
-        case.env_id,
-        case.algo.upper(),
-        seed_ranges([run["seed"] for run in runs]),
-        f"{mean:.1f}",
-        f">= {case.mean_at_least:g}",
-        f"{worst:.1f}",
-        "" if case.each_at_least is None else f">= {case.each_at_least:g}",
-        f"{statistics.median(run['seconds'] for run in runs):.1f}",
-        "yes" if met else "no",
-    ]
-
-
-def seed_ranges(seeds: Sequence[int]) -> str:
-    """`[0, 1, 2, 5]` as `0-2, 5`."""
-    parts: list[list[int]] = []
-    for seed in sorted(seeds):
-        if parts and seed == parts[-1][1] + 1:
-            parts[-1][1] = seed
-        else:
-            parts.append([seed, seed])
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -171,9 +150,10 @@ def choose(env_id: str | None, algo: str | None) -> list[PresetCase]:
     Raises:
         ConfigError: there is no such case.
     """
-    chosen = [c for c in PRESET_CASES if env_id in (None, c.env_id) and algo in (None, c.algo)]
+    cases = (*PRESET_CASES, *MUJOCO_PRESET_CASES)
+    chosen = [c for c in cases if env_id in (None, c.env_id) and algo in (None, c.algo)]
     if not chosen:
-        known = ", ".join(f"{c.env_id} {c.algo}" for c in PRESET_CASES)
+        known = ", ".join(f"{c.env_id} {c.algo}" for c in cases)
         raise ConfigError(f"no preset case for {env_id or 'any environment'} {algo or ''}; there are: {known}")
     return chosen
 
@@ -181,17 +161,17 @@ def choose(env_id: str | None, algo: str | None) -> list[PresetCase]:
 @click.command(help=__doc__.splitlines()[0] if __doc__ else None)
 @click.option("--env", "env_id", help="Only this environment.")
 @click.option("--algo", help="Only this algorithm.")
-@click.option("--seeds", "seeds_text", default="0-9", show_default=True, help="Seeds: numbers and ranges.")
+@click.option("--seeds", "seeds_text", help="Numbers and ranges.  [default: 0-9, 0-2 for MuJoCo's tasks]")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Runs at a time, sharing the cores.")
 @click.option("--again", is_flag=True, help="Repeat runs that are in the results already.")
 @click.option("--results", type=click.Path(path_type=Path), default=RESULTS / "presets.json", help="Results file.")
-def main(env_id: str | None, algo: str | None, seeds_text: str, jobs: int, again: bool, results: Path) -> None:
-    """Run what is missing, then print and write the table; exit code 1 if a goal is missed."""
+def main(env_id: str | None, algo: str | None, seeds_text: str | None, jobs: int, again: bool, results: Path) -> None:
+    """Run what is missing, then print and write the tables; exit code 1 if a goal is missed."""
     try:
-        cases, seeds = choose(env_id, algo), parse_seeds(seeds_text)
+        wanted = {case: parse_seeds(seeds_text or case.seeds) for case in choose(env_id, algo)}
         document = load(results)
-        digests = {case: settings_digest(case) for case in cases}
-        todo = [(c, s) for c in cases for s in seeds] if again else missing(cases, seeds, document, digests)
+        digests = {case: settings_digest(case) for case in wanted}
+        todo = [(c, s) for c in wanted for s in wanted[c]] if again else missing(wanted, document, digests)
         threads = max(1, machine.allowed_cores() // jobs)
         with ThreadPoolExecutor(jobs) as pool:
             pending = {pool.submit(train_once, case, seed, threads): (case, seed) for case, seed in todo}
@@ -203,28 +183,26 @@ def main(env_id: str | None, algo: str | None, seeds_text: str, jobs: int, again
                 click.echo(f"{key(case, seed)}: return {entry['mean']:.2f}, {entry['seconds']:.1f} s", err=True)
     except GpurlError as error:
         raise click.ClickException(str(error)) from error
-    rows = [summary(case, [document["runs"][key(case, seed)] for seed in seeds]) for case in cases]
-    _show(rows)
-    _write_table(results, document)
-    sys.exit(0 if all(row[-1] == "yes" for row in rows) else 1)
+    results.with_suffix(".md").write_text(document_text(document))
+    sys.exit(0 if _show(wanted, document) else 1)
 
 
-def _show(rows: list[list[str]]) -> None:
+def _show(wanted: dict[PresetCase, list[int]], document: dict[str, Any]) -> bool:
+    """Print the tables of the wanted cases and seeds; whether all goals are met."""
     from rich.console import Console
 
-    drawn = table(f"Presets, {EPISODES} episodes in Gymnasium's own environments", _HEADER, rows, right=(3, 5, 7))
-    Console(width=None if sys.stdout.isatty() else 160).print(drawn)
-
-
-def _write_table(results: Path, document: dict[str, Any]) -> None:
-    """All cases the results file has, in the order of the case table."""
-    rows = []
-    for case in PRESET_CASES:
-        prefix = f"{case.env_id}/{case.algo}/s"
-        runs = [run for name, run in document["runs"].items() if name.startswith(prefix)]
-        if runs:
-            rows.append(summary(case, runs))
-    results.with_suffix(".md").write_text(markdown(_HEADER, rows, right=(3, 5, 7)))
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    good = True
+    for part in TABLES:
+        rows = [
+            part.row(case, [document["runs"][key(case, s)] for s in wanted[case]])
+            for case in part.cases
+            if case in wanted
+        ]
+        if rows:
+            console.print(drawn(part, rows))
+        good = good and all(row[-1] == "yes" for row in rows)
+    return good
 
 
 if __name__ == "__main__":
