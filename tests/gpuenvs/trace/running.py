@@ -1,14 +1,16 @@
-"""Small traced functions recorded and run: as CPU vectors, as Python row by row, and as Python over all rows at once."""
+"""Small traced functions recorded and run: as CPU vectors, as Python row by row, as Python over all rows at once, as PTX."""
 
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gpuenvs.trace.cpu import CpuPrinter, Loaded, compile_object, lanes
+from gpuenvs.trace.cuda import CudaPrinter, compile_ptx
 from gpuenvs.trace.elementary import precision
 from gpuenvs.trace.graph import Program, as_value, record, statement
 from gpuenvs.trace.python import PythonPrinter, load
@@ -45,7 +47,7 @@ def recorded(function: Callable[..., list[Any]], kinds: str, real: str) -> Progr
 
 
 class Run:
-    """A function recorded once, run by name: "cpu", "one" (Python, row by row) or "many" (Python, all rows)."""
+    """A function recorded once, run by name: "cpu", "one" (Python, row by row), "many" (Python, all rows) or "ptx"."""
 
     def __init__(self, function: Callable[..., list[Any]], kinds: str, real: str, most: int = 32) -> None:
         self.program, self.real, self._kinds, self._most = recorded(function, kinds, real), real, kinds, most
@@ -97,6 +99,24 @@ class Run:
         with np.errstate(all="ignore"):
             self._python("many")(np.arange(start, stop), {f"b{k}": a for k, a in enumerate(arrays)}, {}, [])
 
+    def _ptx(self, arrays: list[np.ndarray], n: int, start: int, stop: int) -> None:
+        """The CUDA kernel over a list of rows, its PTX interpreted."""
+        from tests.ptx.machine import Program as Kernel
+        from tests.ptx.memory import Memory
+
+        if "ptx" not in self._made:
+            text = CudaPrinter(self.program, self.real, _N_SLOT, _N_SLOT + 1, {}, listed=True).text()
+            self._made["ptx"] = Kernel(compile_ptx(text, "compute_90").decode())
+        memory, rows = Memory(), np.arange(start, stop)
+        used = [int(memory.add(f"buffer {k}", a)) if a.size else 0 for k, a in enumerate(arrays)]
+        table, totals = np.array([*used, n], np.int64), np.zeros(1, np.int32)
+        places = [
+            int(memory.add(name, a)) if a.size else 0
+            for name, a in (("table", table), ("rows", rows), ("totals", totals))
+        ]
+        if len(rows):
+            self._made["ptx"].launch(memory, -(-len(rows) // 32), 32, [len(rows), 0, *places])
+
 
 def sizes(real: str) -> list[int]:
     """Numbers of rows around the width of a vector."""
@@ -104,4 +124,5 @@ def sizes(real: str) -> list[int]:
     return [1, width - 1, width, width + 1, 3 * width + 2]
 
 
-HOW = ("cpu", "one", "many")
+HOW = ("cpu", "one", "many", *(["ptx"] if sys.platform == "linux" else []))  # libNVVM's wheel is for Linux
+ALONE = ("one", "ptx")  # each row runs by itself

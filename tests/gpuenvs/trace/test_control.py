@@ -9,7 +9,7 @@ import pytest
 
 from gpuenvs import trace as T
 from gpuenvs.errors import TraceError
-from tests.gpuenvs.trace.running import HOW, REALS, Run, recorded, sizes
+from tests.gpuenvs.trace.running import ALONE, HOW, REALS, Run, recorded, sizes
 
 RNG = np.random.default_rng(5)
 
@@ -129,7 +129,7 @@ def test_every_form_agrees_with_numpy(function: Any, real: str):
         x, y = RNG.normal(size=n), RNG.normal(1.0, 2.0, size=n)
         expected = at_once(function, real, x, y)
         for how in HOW:
-            if how == "one":  # what a row does alone, as the functions promise that it does not see its neighbours
+            if how in ALONE:  # what a row does alone, as the functions promise that it does not see its neighbours
                 expected = [
                     np.concatenate(parts)
                     for parts in zip(*(at_once(function, real, x[k : k + 1], y[k : k + 1]) for k in range(n)))
