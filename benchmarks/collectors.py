@@ -23,7 +23,14 @@ WAYS = ("eager", "graph", "fused")
 
 
 def measure(
-    env_id: str, device: str, num_envs: int, num_steps: int, threads: int, hidden: tuple[int, ...], seconds: float, turns: int
+    env_id: str,
+    device: str,
+    num_envs: int,
+    num_steps: int,
+    threads: int,
+    hidden: tuple[int, ...],
+    seconds: float,
+    turns: int,
 ) -> dict[str, Any]:
     """Steps per second of every way that is possible, `fused_over_eager`, and how far the fused rollout is from the loop's.
 
@@ -52,7 +59,7 @@ def measure(
     best = dict.fromkeys(ways, 0.0)
     for _ in range(turns):
         for name, parts in ways.items():
-            best[name] = max(best[name], _rate(*parts, seconds / turns))
+            best[name] = max(best[name], _rate(parts, seconds / turns))
     agreement = ways["fused"][0].agreement if "fused" in ways else None
     return {
         "benchmark": "collectors", "env": env_id, "device": device, "num_envs": num_envs, "num_steps": num_steps,
@@ -63,9 +70,10 @@ def measure(
     }  # fmt: skip
 
 
-def _rate(collector: Any, policy: Any, rollout: Any, seconds: float) -> float:
+def _rate(way: tuple[Any, Any, Any], seconds: float) -> float:
     import torch
 
+    collector, policy, rollout = way
     steps, start = 0, time.perf_counter()
     while True:
         collector.collect(policy, rollout)
@@ -78,7 +86,9 @@ def _rate(collector: Any, policy: Any, rollout: Any, seconds: float) -> float:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = argparse.ArgumentParser(prog="python -m benchmarks.collectors", description=(__doc__ or "").splitlines()[0])
+    options = argparse.ArgumentParser(
+        prog="python -m benchmarks.collectors", description=(__doc__ or "").splitlines()[0]
+    )
     options.add_argument("envs", nargs="*", default=list(ENVS))
     options.add_argument("--device", default="cpu")
     options.add_argument("--num-envs", type=int, default=1024)

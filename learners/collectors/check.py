@@ -13,6 +13,7 @@ from learners.rollout import Rollout
 
 TOLERANCE = 1e-5  # of what is computed in float32: relative, and absolute below 1
 _ENDED = ("final_obs", "episode_return", "episode_length")
+_FIELDS = ("obs", "action", "log_prob", "reward", "terminated", "truncated", *_ENDED)
 
 
 class Agreement(NamedTuple):
@@ -42,29 +43,31 @@ def replay(loop: StepLoop, policy: Policy, rollout: Rollout, noise: Tensor) -> A
     of the other would grow to. Where the environment's floats differ in a last bit, later rows of that environment do not
     count. Waits for the device.
     """
-    exact = torch.ones(rollout.num_envs, dtype=torch.bool, device=rollout.obs.device)
+    device = loop.device
+    exact = torch.ones(rollout.num_envs, dtype=torch.bool, device=device)
     env_difference = policy_difference = 0.0
     for t in range(rollout.num_steps):
-        policy_difference = max(policy_difference, _policy_difference(policy, rollout, noise[t], t))
-        seen = {"obs": loop.observe(rollout.obs.device)} | loop.step(rollout, t)
-        done = rollout.terminated[t] | rollout.truncated[t]
+        row = {name: getattr(rollout, name)[t].to(device) for name in _FIELDS}
+        seen = {"obs": loop.observe().clone(), **loop.step(row["action"])}
+        policy_difference = max(policy_difference, _policy_difference(policy, row, noise[t]))
+        done = row["terminated"] | row["truncated"]
         counted = exact.clone()
         for name, value in seen.items():
-            stored = getattr(rollout, name)[t]
             rows = counted & done if name in _ENDED else counted
-            differs = (value != stored).reshape(len(rows), -1).any(1) & rows
+            value = value.to(row[name].dtype)  # a float64 environment's numbers are stored as float32
+            differs = (value != row[name]).reshape(len(rows), -1).any(1) & rows
             if bool(differs.any()):
-                env_difference = max(env_difference, difference(stored[differs], value[differs]))
+                env_difference = max(env_difference, difference(row[name][differs], value[differs]))
                 exact &= ~differs
-    last = loop.observe(rollout.obs.device)
-    env_difference = max(env_difference, difference(rollout.obs[-1][exact], last[exact]))
+    last = rollout.obs[-1].to(device)
+    env_difference = max(env_difference, difference(last[exact], loop.observe()[exact]))
     return Agreement(env_difference, policy_difference)
 
 
-def _policy_difference(policy: Policy, rollout: Rollout, noise: Tensor, t: int) -> float:
-    dist: Any = policy.distribution(policy.features(rollout.obs[t]))
-    action = rollout.action[t]
-    found = difference(rollout.log_prob[t], dist.log_prob(action))
+def _policy_difference(policy: Policy, row: dict[str, Tensor], noise: Tensor) -> float:
+    dist: Any = policy.distribution(policy.features(row["obs"]))
+    action = row["action"]
+    found = difference(row["log_prob"], dist.log_prob(action))
     if policy.continuous:
         return max(found, difference(action, dist.sample(noise)))
     # A close call may go the other way: what counts is by how much the action chosen is not the best.

@@ -22,11 +22,11 @@ class StepLoop:
 
     Args:
         env: a batch env with same-step autoreset that has been reset: its arrays never move.
-        device: of policies and rollouts.
+        device: of policies. Rollouts may be elsewhere: each step is then copied to them.
     """
 
     def __init__(self, env: Any, device: torch.device) -> None:
-        self._env, self._device = env, device
+        self._env, self.device = env, device
         info = env.info
         arrays = (env.reward, env.terminated, env.truncated, *(info[name] for name in _STORED[3:]))
         self._obs = as_tensor(env.obs)
@@ -35,38 +35,34 @@ class StepLoop:
 
     def run(self, policy: Policy, rollout: Rollout, noise: Tensor) -> None:
         """Fill `rollout`, all but its values and versions, with noise (T, n, k) on the policy's device."""
-        actions = self.actions(rollout)
+        in_place = self._rows(rollout)
         for t in range(rollout.num_steps):
             rollout.obs[t].copy_(self._obs)
-            action, log_prob = policy.sample(rollout.obs[t], noise[t])
+            action, log_prob = policy.sample(self.observe(), noise[t])
             rollout.action[t].copy_(action)
             rollout.log_prob[t].copy_(log_prob)
-            self._env.step(self._across(rollout.action[t]) if actions is None else actions[t])
+            self._env.step(self._as_action(action) if in_place is None else in_place[t])
             for name, output in self._outputs.items():
                 getattr(rollout, name)[t].copy_(output)
         rollout.obs[rollout.num_steps].copy_(self._obs)
 
-    def observe(self, device: torch.device) -> Tensor:
-        """A copy of the current observations (n, d) on `device`."""
-        return self._obs.to(device, torch.float32, copy=True)
+    def observe(self) -> Tensor:
+        """The current observations (n, d) on the policy's device; not a copy if they are there."""
+        return self._obs.to(self.device, torch.float32)
 
-    def step(self, rollout: Rollout, t: int) -> dict[str, Tensor]:
-        """Take step `t` of a filled rollout again; what the environment returned, on the rollout's device."""
-        actions = self.actions(rollout)
-        self._env.step(self._across(rollout.action[t]) if actions is None else actions[t])
-        return {
-            name: output.to(rollout.action.device, getattr(rollout, name).dtype)
-            for name, output in self._outputs.items()
-        }
+    def step(self, action: Tensor) -> dict[str, Tensor]:
+        """Step the environment; what it returned, by the names of a rollout's fields, on the policy's device."""
+        self._env.step(self._as_action(action))
+        return {name: output.to(self.device) for name, output in self._outputs.items()}
 
-    def actions(self, rollout: Rollout) -> list[Any] | None:
-        """The actions of each step as arrays of the environment's kind, without a copy; None between devices."""
+    def _rows(self, rollout: Rollout) -> list[Any] | None:
+        """The actions of each step as arrays of the environment's kind, where the rollout is on its device."""
         if str(rollout.action.device) != self._env.device:
             return None
         if rollout not in self._actions:
             self._actions[rollout] = [as_array(step) for step in rollout.action]
         return self._actions[rollout]
 
-    def _across(self, action: Tensor) -> Any:
+    def _as_action(self, action: Tensor) -> Any:
         """`action` as an array on the environment's device."""
         return as_array(action.to(self._env.device))

@@ -207,3 +207,21 @@ def test_a_signal_while_importing_or_compiling_is_one_line(tiny, tmp_path):
         # Before Python runs the first line of ours the signal is the interpreter's own.
         assert code in (130, -signal.SIGINT) and "Traceback" not in err
         assert "interrupted" in err or "stopping" in err or code == -signal.SIGINT
+
+
+def test_the_collector_is_an_option_and_what_it_came_to_is_recorded(gpurl, tiny, tmp_path):
+    small = (*tiny, "--set", "hidden_sizes=16", "--eval-episodes", "0", "-q")
+    found = {}
+    for wanted in ("auto", "graph", "eager"):
+        path = tmp_path / wanted
+        assert gpurl("train", "CartPole-v1", *small, "--collector", wanted, "-o", path).code == 0
+        config = RunDirectory(path).read_config()
+        assert config["settings"]["collector"] == wanted
+        found[wanted] = config["collector"]["name"]
+        assert config["collector"]["why"]
+    assert found == {"auto": "fused", "graph": "graph", "eager": "eager"}
+    result = gpurl("train", "CartPole-v1", *tiny, "--collector", "fused", "-o", tmp_path / "fused")
+    assert result.code == 2 and "collector=fused: hidden_sizes must be multiples" in result.err
+    assert not (tmp_path / "fused").exists()
+    result = gpurl("train", "CartPole-v1", *tiny, "--collector", "quick", "-o", tmp_path / "quick")
+    assert result.code == 2 and "collector must be one of auto, fused, graph, eager" in result.err

@@ -123,3 +123,14 @@ def test_options_that_change_the_environment():
     assert not comparable(resolve("Hopper-v5", device="cpu", overrides=["env.healthy_z_range_low=0.6"]))
     with pytest.raises(ConfigError, match="healthy_z_range"):
         resolve("Hopper-v5", device="cpu", overrides=["env.healthy_z_range=3"])
+
+
+@pytest.mark.parametrize(("engine", "collector"), [("torch", "eager"), ("fused", "fused"), ("auto", "auto"), (None, "auto")])
+def test_runs_from_before_there_were_collectors_go_on_as_they_were(engine, collector):
+    document = resolve("CartPole-v1").to_dict()
+    del document["settings"]["collector"]
+    if engine is None:
+        del document["settings"]["engine"]
+    else:
+        document["settings"]["engine"] = engine
+    assert RunConfig.from_dict(document).settings["collector"] == collector
