@@ -110,12 +110,11 @@ class Run:
         memory, rows = Memory(), np.arange(start, stop)
         used = [int(memory.add(f"buffer {k}", a)) if a.size else 0 for k, a in enumerate(arrays)]
         table, totals = np.array([*used, n], np.int64), np.zeros(1, np.int32)
-        places = [
-            int(memory.add(name, a)) if a.size else 0
-            for name, a in (("table", table), ("rows", rows), ("totals", totals))
-        ]
+        named = {"table": table, "rows": rows, "totals": totals}
+        places = [int(memory.add(name, a)) if a.size else 0 for name, a in named.items()]
         if len(rows):
-            self._made["ptx"].launch(memory, -(-len(rows) // 32), 32, [len(rows), 0, *places])
+            with np.errstate(all="ignore"):
+                self._made["ptx"].launch(memory, -(-len(rows) // 32), 32, [len(rows), 0, *places])
 
 
 def sizes(real: str) -> list[int]:
