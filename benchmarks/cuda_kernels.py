@@ -3,7 +3,7 @@ how fast an H200 can run them at the very most.
 
     python -m benchmarks.cuda_kernels                     # float32, all tasks
     python -m benchmarks.cuda_kernels Ant-v5 --dtype float64
-    python -m benchmarks.cuda_kernels --write             # into benchmarks/results/cuda-kernels.md
+    python -m benchmarks.cuda_kernels --write             # into docs/cuda-kernels.md
 
 The ceiling is predicted, not measured. 32 environments, a warp, are stepped in states that random actions lead to, with the
 kernel's program printed as Python. A region of the program counts as often as the row that goes through it most: the warp
@@ -41,7 +41,7 @@ from gpuenvs.trace.cuda import compile_ptx
 from gpuenvs.trace.graph import COMPARISONS, Region, Value
 from gpuenvs.trace.python import PythonPrinter, load
 
-RESULT = Path(__file__).resolve().parent / "results" / "cuda-kernels.md"
+RESULT = Path(__file__).resolve().parent.parent / "docs" / "cuda-kernels.md"
 WARP, WARM_STEPS, SAMPLES, APART = 32, 24, 4, 9
 
 # NVIDIA H200 SXM: multiprocessors, boost clock (Hz), memory bandwidth (bytes/s), from its data sheet.
@@ -240,13 +240,20 @@ def row(env_id: str, real: str, arch: str) -> list[str]:
 
 
 def caption(real: str, arch: str) -> str:
+    """What stands above the table."""
     tools = ", ".join(f"{name} {version}" for name, version in toolchain().items())
-    return (
-        f"Step kernels in {real}, {arch}, {tools}.\n"
-        "The ceiling is **predicted, not measured**: no H200 has run these kernels yet. Operations are those a thread\n"
-        "executes per control step (`benchmarks/cuda_kernels.py` says how they are counted); compile time is tracing +\n"
-        "libNVVM + ptxas in seconds of one core; PTX and machine code are static instructions.\n\n"
-    )
+    return f"""# CUDA kernels of the MuJoCo tasks
+
+A task's step, with physics, reward, time limit and autoreset, is one CUDA kernel; one thread steps one environment.
+Compiled for {real} and {arch} with {tools} on a machine without a GPU. `tests/ladder/budget.json` holds what the
+kernels take on other architectures, and the tests compare with it.
+
+The ceiling is **predicted, not measured**: no H200 has run these kernels yet. It is what the card's arithmetic, its memory
+or the memory for what does not fit into registers (local) allows at the most; `benchmarks/cuda_kernels.py` says how it is
+reckoned. Operations are those a thread executes per control step. Compile time is tracing + libNVVM + ptxas in seconds of
+one core. PTX and machine code are static instructions. To make this page anew: `python -m benchmarks.cuda_kernels --write`
+
+"""
 
 
 @click.command()
