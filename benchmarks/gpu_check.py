@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import importlib.util
 import json
 import os
 import re
@@ -105,15 +106,12 @@ def run_job(job: Job, device: str, small: bool, seconds: float) -> dict[str, Any
         and `why` where it did not pass.
     """
     request = {**job.request, "section": job.section, "device": device, "small": small}
-    environment = dict(os.environ)
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "benchmarks.checks", json.dumps(request)]
     began = time.monotonic()
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            command,
+            command(request),
             cwd=ROOT,
-            env=environment,
+            env=surroundings(),
             stdout=output,
             stderr=errors,
             stdin=subprocess.DEVNULL,
@@ -133,6 +131,20 @@ def run_job(job: Job, device: str, small: bool, seconds: float) -> dict[str, Any
     found = findings(texts[0])
     result = {"section": job.section, "name": job.name, "seconds": round(time.monotonic() - began, 1), "limit": seconds}
     return {**result, **_verdict(code, found, texts[1], seconds), "findings": found}
+
+
+def command(request: dict[str, Any]) -> list[str]:
+    """What runs a section."""
+    return [sys.executable, "-m", "benchmarks.checks", json.dumps(request)]
+
+
+def surroundings() -> dict[str, str]:
+    """The environment variables of jobs: the source tree is found, and compiled kernels have a place."""
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
+    if importlib.util.find_spec("platformdirs") is None:
+        environment.setdefault("GPURL_CACHE_DIR", str(Path(tempfile.gettempdir()) / "gpurl-kernels"))
+    return environment
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
