@@ -38,7 +38,13 @@ def test_both_goals_count(means, met):
 
 def _compared(there, here, std=10.0):
     run = {"seed": 0, "mean": there, "std": std, "episodes": 100, "env_steps": 4_014_080}
-    return {**run, "seconds": 20.0, "training_seconds": 15.0, "gpuenvs": {"mean": here, "std": std}}
+    return {
+        **run,
+        "seconds": 20.0,
+        "training_seconds": 15.0,
+        "cpu_seconds": 24.5,
+        "gpuenvs": {"mean": here, "std": std},
+    }
 
 
 def test_agreement_is_measured_in_standard_errors_of_a_difference():
@@ -54,6 +60,7 @@ def test_a_mujoco_task_asks_for_its_goal_and_for_agreement(there, here, met):
     case = next(case for case in MUJOCO_PRESET_CASES if case.env_id == "Hopper-v5")
     row = preset_tables.mujoco_summary(case, [_compared(3000.0, 3000.0), _compared(there, here)])
     assert row[-1] == met and row[4] == ">= 2,500" and row[7] == "4.01 M"
+    assert row[10] == "24.5"
     assert len(row) == len(preset_tables.TABLES[1].header)
 
 
@@ -81,7 +88,7 @@ def test_results_are_kept_run_by_run_and_reused(monkeypatch, tmp_path):
         trained.append(seed)
         if seed == 2:
             raise ConfigError("interrupted")
-        return {"env": case.env_id, "algo": case.algo, "seed": seed, "mean": 495.0, "seconds": 1.0}
+        return {"env": case.env_id, "algo": case.algo, "seed": seed, "mean": 495.0, "seconds": 1.0, "cpu_seconds": 2.0}
 
     monkeypatch.setattr(presets, "train_once", train_once)
     monkeypatch.setattr(presets, "settings_digest", lambda case: "digest")
