@@ -235,9 +235,6 @@ def _compiled(layout: Layout, key: tuple[Any, ...], make: Callable[[Any], Callab
 
 def problem(layout: Layout, real: np.dtype, mlp: Mlp) -> str | None:
     """Why there is no fused rollout kernel for this environment and policy, in words; None if there is."""
-    spec = layout.spec
-    if spec.traced:
-        return f"{spec.id} is a traced environment, for which there is no fused CUDA kernel"
     if np.dtype(real) != np.float32:
         return f"the environment computes in {np.dtype(real)}, the fused kernels in float32"
     if layout.autoreset != SAME_STEP:
@@ -263,6 +260,12 @@ class FusedRolloutKernel:
             raise ConfigError(found)
         self._backend, self.mlp = backend, mlp
         layout = backend.layout
+        self._traced: Any = None
+        if layout.spec.traced:
+            from gpuenvs.runtime.traced_rollout_cuda import TracedRolloutKernel
+
+            self._traced = TracedRolloutKernel(backend, mlp, correlated)
+            return
         key = ("rollout", mlp, correlated)
         self._kernel = _compiled(layout, key, lambda cuda: python_rollout(layout, mlp, correlated, cuda))
         with backend.on_device():
@@ -288,10 +291,14 @@ class FusedRolloutKernel:
             clip: bound of normalised observations.
             shares: weight of new noise in the first and later steps, and of the noise before.
         """
+        words = (*split_seed(seed), fill_plane(stream), np.uint32(step & 0xFFFFFFFF), np.uint32(step >> 32))
+        scalars = (*words, *map(np.float32, (*shares, clip)))
+        if self._traced is not None:
+            self._traced.launch(policy, outputs, dict(zip(SCALARS, scalars, strict=True)))
+            return
         weights, shift, scale, last = policy
         arrays = [weights, self._order, shift, scale, last, *(outputs[name] for name in OUTPUTS)]
-        words = (*split_seed(seed), fill_plane(stream), np.uint32(step & 0xFFFFFFFF), np.uint32(step >> 32))
-        self._backend.launch(self._kernel, arrays, (*words, *map(np.float32, (*shares, clip))))
+        self._backend.launch(self._kernel, arrays, scalars)
 
 
 class StepsKernel:

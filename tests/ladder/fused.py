@@ -22,7 +22,9 @@ from gpuenvs.runtime.buffers import SAME_STEP, make_layout
 from gpuenvs.runtime.cuda_noise import python_noise
 from gpuenvs.runtime.cuda_policy import Mlp, Staging
 from gpuenvs.runtime.cuda_rollout import ACTIONS, python_rollout, python_steps
+from gpuenvs.runtime.traced_rollout_text import kernel_text
 from gpuenvs.spec import EnvSpec
+from gpuenvs.trace.cuda import compile_ptx
 from tests.gpuenvs.classic import CLASSIC
 from tests.ladder.offline import ARCHITECTURES, argument_types, capability, device_stub
 
@@ -62,6 +64,15 @@ class Rollout:
         outputs = [t.Array(real, 3, "C"), action, *[t.Array(real, 2, "C")] * 2, *[t.Array(flag, 2, "C")] * 2]
         outputs += [t.Array(real, 3, "C"), t.Array(real, 2, "C"), t.Array(t.int32, 2, "C")]
         return [*policy, *outputs, *[t.uint32] * 5, *[real] * 4, *argument_types(spec, "float32", "")[1:]]
+
+
+@dataclass(frozen=True)
+class TracedRollout(Rollout):
+    """The fused rollout of one traced environment."""
+
+    def compile(self, arch: str) -> str:
+        layout = make_layout(gpuenvs.get(self.env_id), SAME_STEP)
+        return compile_ptx(kernel_text(layout, self.mlp, self.correlated), arch.replace("sm_", "compute_")).decode()
 
 
 @dataclass(frozen=True)
@@ -121,6 +132,11 @@ def cases() -> list[Case]:
     ]
     found.append(Rollout("Pendulum-v1", correlated=True))
     found += [Steps(env_id, actions) for env_id in CLASSIC for actions in ACTIONS]
+    found += [
+        TracedRollout("InvertedPendulum-v5"),
+        TracedRollout("HalfCheetah-v5"),
+        TracedRollout("Hopper-v5", correlated=True),
+    ]
     return [*found, Noise("normal"), Noise("gumbel")]
 
 
@@ -129,6 +145,8 @@ def ptx(case: Case, arch: str) -> str:
     """PTX of a kernel, compiled once per process."""
     from numba import cuda, types
 
+    if isinstance(case, TracedRollout):
+        return case.compile(arch)
     with device_stub(arch):
         function = case.make(cuda)
         signature = types.void(*case.types(gpuenvs.get(case.env_id)))

@@ -32,6 +32,10 @@ CASES = {
     "three layers": ("Pendulum-v1", (16, 32, 16), "tanh", 0.0, True),
     "four layers": ("CartPole-v1", (16, 16, 16, 16), "relu", 0.0, True),
     "looped inputs": ("Acrobot-v1", (16,), "tanh", 0.0, True),
+    "InvertedPendulum-v5": ("InvertedPendulum-v5", (16, 16), "tanh", 0.0, True),
+    "traced, correlated": ("InvertedPendulum-v5", (16,), "tanh", 0.6, True),
+    "traced, three layers": ("InvertedPendulum-v5", (16, 16, 16), "relu", 0.0, False),
+    "traced, looped inputs": ("Hopper-v5", (16, 16), "tanh", 0.0, True),
 }
 NOISE_SHAPE, NOISE_OFFSET = (3, 5, 6), 2**32 - 5
 
@@ -58,7 +62,7 @@ def main(results: str) -> None:
     for name in CASES:
         env, policy, rollout, noise = make(name, "cuda:0")
         env.reset(seed=SEED)
-        cuda_policy.UNROLLED_INPUTS = 2 if name == "looped inputs" else 16
+        cuda_policy.UNROLLED_INPUTS = 2 if "looped inputs" in name else 16
         fused = FusedCudaRollout(env, policy, noise)
         for horizon in range(2):
             fused.run(policy, rollout, STEP + horizon * STEPS)

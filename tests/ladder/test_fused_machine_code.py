@@ -10,7 +10,7 @@ import pytest
 from benchmarks.ptxas import toolchain
 from gpuenvs.runtime.cuda_policy import Mlp, Staging
 from tests.ladder import fused
-from tests.ladder.test_machine_code import regressions
+from tests.ladder.test_machine_code import LOCAL_MEMORY_GROWTH, regressions
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the CUDA compiler wheels are for Linux")
 
@@ -27,9 +27,11 @@ def test_kernel_stays_within_its_budget(case):
     same = toolchain() == TABLE["toolchain"]
     for arch in fused.architectures(case):
         found = fused.measure(case, arch)
-        worse = regressions(found, TABLE["kernels"][str(case)][arch], same)
+        traced = isinstance(case, fused.TracedRollout)
+        growth = LOCAL_MEMORY_GROWTH if traced else 1.0
+        worse = regressions(found, TABLE["kernels"][str(case)][arch], same, growth)
         assert not worse, f"{case} on {arch}: {'; '.join(worse)}. If that is meant, run: {fused.UPDATE}"
-        for name in ("float64", "inexact", "stack", "spill_stores", "spill_loads"):
+        for name in ("float64", "inexact", *(() if traced else ("stack", "spill_stores", "spill_loads"))):
             assert found[name] == 0, f"{case} on {arch}: {name}"
         assert found["shared"] == case.shared_bytes
 
