@@ -227,7 +227,7 @@ def _trial(config: RunConfig) -> float:
     try:
         return measure(schedule)
     finally:
-        schedule.env.close()
+        schedule.close()
 
 
 def build(config: RunConfig, group: Group | None = None) -> Any:

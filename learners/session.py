@@ -61,7 +61,7 @@ def begin(config: RunConfig, path: Path) -> Iterator[Session]:
                     run.write_config({**_document(config, group), "collector": schedule.collector.choice._asdict()})
                 yield Session(run, config, _trainer(run, schedule, config, group, None), group)
         finally:
-            schedule.env.close()
+            schedule.close()
 
 
 @contextlib.contextmanager
@@ -98,7 +98,7 @@ def resume(path: Path | str, total_steps: int | None = None, device: str | None 
                     run.write_config({**document, **config.to_dict()})
                 yield Session(run, config, trainer, group)
             finally:
-                schedule.env.close()
+                schedule.close()
 
 
 def _read(run: RunDirectory, total_steps: int | None) -> tuple[dict[str, Any], dict[str, Any] | None]:

@@ -65,11 +65,15 @@ class Transfer(Protocol):
     def publish(self) -> None: ...
 
     def reset(self) -> None:
-        """Take the learner's weights over after they were loaded from a checkpoint."""
+        """Take the learner's weights over after they were loaded from a checkpoint; `drain` before loading them."""
         ...
 
     def statistics(self) -> AbstractContextManager[Rollout]:
         """The newest horizon, on whichever side reading it waits for less; valid until the next `begin`."""
+        ...
+
+    def drain(self) -> None:
+        """The host waits for everything that is under way: then weights may be loaded and memory freed."""
         ...
 
     def metrics(self) -> dict[str, float]:
@@ -111,6 +115,9 @@ class Alias:
 
     def statistics(self) -> AbstractContextManager[Rollout]:
         return contextlib.nullcontext(self._rollout)
+
+    def drain(self) -> None:
+        pass
 
     def metrics(self) -> dict[str, float]:
         return {"transfer_bytes_per_step": 0.0}
@@ -155,7 +162,9 @@ class Link:
         self._devices = ends
         self._staging = [runtime.buffer(nbytes, HOST) for _ in range(slots if staged else 0)]
         self._staged = [runtime.event(ends[0]) for _ in range(slots)]
-        self._arrived = [runtime.event(ends[-1] if staged else ends[0]) for _ in range(slots)]  # where the last copy runs
+        self._arrived = [
+            runtime.event(ends[-1] if staged else ends[0]) for _ in range(slots)
+        ]  # where the last copy runs
 
     def move(self, pairs: Iterable[tuple[Tensor, Tensor]], slot: int, after: Iterable[Any]) -> tuple[Any, list[Span]]:
         """Copy each (destination, source) once all events in `after` have happened.
@@ -181,6 +190,11 @@ class Link:
         runtime.record(self._arrived[slot], self._streams[1])
         return self._arrived[slot], [first, second]
 
+    def drain(self) -> None:
+        """The host waits for all copies."""
+        for stream, device in zip(self._streams, self._devices):
+            _finish(self._runtime, stream, device)
+
     def _copy(self, pairs: list[tuple[Tensor, Tensor]], streams: list[Any], device: torch.device) -> Span:
         runtime = self._runtime
         begin, end = (runtime.event(device, timed=True) for _ in range(2))
@@ -189,6 +203,12 @@ class Link:
             runtime.copy(destination, source, streams)
         runtime.record(end, streams[0])
         return begin, end
+
+
+def _finish(runtime: Runtime, stream: Any, device: torch.device) -> None:
+    event = runtime.event(device)
+    runtime.record(event, stream)
+    runtime.finish(event)
 
 
 def _cut(buffer: Tensor, like: list[Tensor]) -> list[Tensor]:
@@ -235,6 +255,9 @@ class _Weights:
         self._runtime.finish(self._event)
         for target, landed in zip(self._targets, self._landing):
             target.copy_(landed)
+
+    def drain(self) -> None:
+        self._link.drain()
 
     def left(self, learner_stream: Any) -> None:
         """The learner changes its weights from now on: not before the copy has read them."""
@@ -372,8 +395,12 @@ class Slots:
         return self._runtime.use(self._learner_stream)
 
     def release(self) -> None:
-        self._runtime.record(self._consumed[self._received % SLOTS], self._learner_stream)
+        runtime, consumed = self._runtime, self._consumed[self._received % SLOTS]
+        runtime.record(consumed, self._learner_stream)
         self._received += 1
+        current = runtime.current_stream(self._learner_device)
+        if current != self._learner_stream:  # checkpoints and metrics are read there
+            runtime.wait(current, consumed)
 
     def publish(self) -> None:
         runtime = self._runtime
@@ -381,13 +408,17 @@ class Slots:
         # The collector's last horizon still reads the weights that are about to be replaced.
         acted = [self._collected[(self._begun - 1) % SLOTS]] if self._begun else []
         self._weights.send([self._updated, *acted])
-        current = runtime.current_stream(self._learner_device)
-        if current != self._learner_stream:  # checkpoints and metrics are read there
-            runtime.wait(current, self._updated)
 
     def reset(self) -> None:
         self._settled()
         self.publish()
+
+    def drain(self) -> None:
+        for link in (self._weights, *([] if self._link is None else [self._link])):
+            link.drain()
+        _finish(self._runtime, self._learner_stream, self._learner_device)
+        if self._env_stream is not None:
+            _finish(self._runtime, self._env_stream, self.policy.device)
 
     def _settled(self) -> None:
         """The learner's stream goes on after what this thread has done on its device: making or loading weights."""

@@ -63,6 +63,11 @@ class SyncSchedule:
         self.env_steps += rows
         return IterationResult(rows, {**metrics, **transfer.metrics()}, returns, lengths)
 
+    def close(self) -> None:
+        """Wait for what is under way and stop the environments' threads."""
+        self.transfer.drain()
+        self.env.close()
+
     def state_dict(self) -> dict[str, Any]:
         """Everything the run depends on; loading it into a new schedule continues bit for bit on the CPU."""
         return {
@@ -73,6 +78,7 @@ class SyncSchedule:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`; env, algo and config must be made with the same options."""
+        self.transfer.drain()
         self.algo.load_state_dict(state["algo"])
         self.transfer.reset()
         self.collector.load_state_dict(state["collector"])

@@ -28,7 +28,9 @@ class FakeCudaEnv:
             setattr(self, name, getattr(env, name))
 
     def _launch(self, what: str, reads: list[torch.Tensor]) -> None:
-        arrays = [torch.from_numpy(array) for name, array in self._env.arrays.items() if array.nbytes and name != "action"]
+        arrays = [
+            torch.from_numpy(array) for name, array in self._env.arrays.items() if array.nbytes and name != "action"
+        ]
         self._recorder.kernel(what, self._recorder.cupy_streams[self._index].name, [*reads, *arrays], arrays)
 
     def reset(self, seed: int | None = None) -> None:

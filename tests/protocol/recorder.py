@@ -143,7 +143,9 @@ class Recorder:
             self._stack.enter_context(mock.patch.object(torch.cuda, name, fake))
         from_dlpack = torch.from_dlpack
         self._stack.enter_context(
-            mock.patch.object(torch, "from_dlpack", lambda a: self._import(a) if isinstance(a, _Array) else from_dlpack(a))
+            mock.patch.object(
+                torch, "from_dlpack", lambda a: self._import(a) if isinstance(a, _Array) else from_dlpack(a)
+            )
         )
         modules = {"cupy": _fake_cupy(self), "gpuenvs.runtime.cuda_noise": _fake_noise(self)}
         for name, module in modules.items():  # not patch.dict, which would forget what is imported meanwhile
@@ -226,7 +228,11 @@ class Recorder:
         if Recorder._active is self:
             buffer, claimed, _ = self._labels.pop(key)
             # torch keeps pinned memory until the copies that it made from it are over.
-            if claimed == buffer.device and not buffer.pinned and all(buffer is not outside for _, _, outside in self._outside):
+            if (
+                claimed == buffer.device
+                and not buffer.pinned
+                and all(buffer is not outside for _, _, outside in self._outside)
+            ):
                 self.checker.free(buffer)
 
     @contextlib.contextmanager
@@ -267,7 +273,9 @@ class Recorder:
         there = buffer.device == own or buffer.pinned or (own, buffer.device) in self.open_links
         if not there and tensor.dim() and not what.startswith("copy"):
             where = "host memory" if buffer.device is None else f"memory of cuda:{buffer.device}"
-            self.checker.refuse(f"wrong device: {what} on {actor} {'writes' if write else 'reads'} {where} ({buffer.name})")
+            self.checker.refuse(
+                f"wrong device: {what} on {actor} {'writes' if write else 'reads'} {where} ({buffer.name})"
+            )
         self.checker.access(actor, buffer, lo, lo + span * tensor.element_size(), write, what)
 
     def kernel(self, what: str, stream: str, reads: list[torch.Tensor], writes: list[torch.Tensor]) -> None:
@@ -345,7 +353,9 @@ class _Functions(TorchFunctionMode):
         if func == torch.Tensor.cpu:
             return self._to(args[0], None, None, False)
         if func == torch.Tensor.to:
-            device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args[1:], **kwargs) if _plain(args[1:]) else (None,) * 4
+            device, dtype, non_blocking, _ = (
+                torch._C._nn._parse_to(*args[1:], **kwargs) if _plain(args[1:]) else (None,) * 4
+            )
             if device is not None:
                 index = None if device.type == "cpu" else recorder.device_index(device)
                 if index != recorder.label(args[0]):
@@ -417,7 +427,9 @@ class _Operations(TorchDispatchMode):
         labels = {recorder.label(t) for t in tensors if t.dim()} or {recorder.label(t) for t in tensors}
         named = sorted(label for label in labels | {recorder.label(t) for t in tensors} if label is not None)
         if len(named) > 1:
-            recorder.checker.refuse(f"wrong device: {func._schema.name} takes tensors of cuda:{named[0]} and cuda:{named[1]}")
+            recorder.checker.refuse(
+                f"wrong device: {func._schema.name} takes tensors of cuda:{named[0]} and cuda:{named[1]}"
+            )
         if not tensors:
             return recorder._forced[-1] if recorder._forced else None
         return named[0] if named else None

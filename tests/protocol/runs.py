@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import torch
-
 import gpuenvs
+from learners.collector import Collector
 from learners.compat import algorithm
 from learners.devices import CudaRuntime
 from learners.schedules.sync import SyncSchedule
@@ -40,7 +40,14 @@ def settings(algo: str = "ppo", **changes: Any) -> Any:
     return cls(**{**small, **more, "collector": "eager", "norm_obs": True, "norm_reward": True, **changes})
 
 
-def parts(machine: Recorder, case: str, env_id: str = "CartPole-v1", algo: str = "ppo", **changes: Any) -> Any:
+def parts(
+    machine: Recorder,
+    case: str,
+    env_id: str = "CartPole-v1",
+    algo: str = "ppo",
+    runtime: Any = None,
+    **changes: Any,
+) -> Any:
     """(env, algo, config, transfer) of a training on the machine, which must be recording."""
     kind, env_index, learner_index, _ = CASES[case]
     config = settings(algo, **changes)
@@ -51,13 +58,48 @@ def parts(machine: Recorder, case: str, env_id: str = "CartPole-v1", algo: str =
         env = FakeCudaEnv(machine, env_id, ENVS, env_index, seed=1)
     spaces = env.single_observation_space, env.single_action_space
     learner = algorithm(algo)(config, *spaces, f"cuda:{learner_index}", 1)
-    return env, learner, config, make_transfer(kind, CudaRuntime(), env, learner, config)
+    return env, learner, config, make_transfer(kind, runtime or CudaRuntime(), env, learner, config)
 
 
 def schedule(machine: Recorder, case: str, **changes: Any) -> SyncSchedule:
     return SyncSchedule(*parts(machine, case, **changes))
 
 
-def numbers(tensor: torch.Tensor) -> list[float]:
-    """The values of a tensor of the recorded machine, read after the recording."""
-    return tensor.detach().double().tolist()
+def loop(
+    machine: Recorder,
+    case: str,
+    iterations: int = 5,
+    lag: int = 0,
+    publish: Callable[[int], int] = lambda iteration: 1,
+    reload: int = -1,
+    runtime: Any = None,
+    spoil: Callable[[Any, Any], None] = lambda algo, transfer: None,
+    **changes: Any,
+) -> Any:
+    """Trains without ever reading a number back, so that only streams and events order anything. Returns the algorithm.
+
+    With a `lag` of 1 a horizon is collected before the last one is learned from. `publish` says how often the collector's
+    weights are refreshed in an iteration, `reload` before which one the learner's are loaded anew. `spoil` plants a fault.
+    """
+    env, algo, config, transfer = parts(machine, case, runtime=runtime, **changes)
+    collector = Collector(env, transfer.policy.device, 1, 0.0, config.collector)
+    spoil(algo, transfer)
+    for iteration in range(iterations):
+        if iteration == reload:
+            state = algo.state_dict()  # as a checkpoint reads it: nobody waits
+            transfer.drain()
+            algo.load_state_dict(state)
+            transfer.reset()
+        rollout = transfer.begin()
+        with transfer.collecting():
+            collector.collect(transfer.policy, rollout, algo.version)
+        transfer.send()
+        if iteration < lag:
+            continue
+        with transfer.learning():
+            algo.update(transfer.receive())
+        transfer.release()
+        for _ in range(publish(iteration)):
+            transfer.publish()
+    transfer.drain()
+    return algo
