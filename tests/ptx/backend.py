@@ -7,16 +7,21 @@ grid, and what the host does between launches.
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Iterator
+import hashlib
+import os
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
-from gpuenvs.runtime import cuda, traced_cuda
+import gpuenvs
+from benchmarks.ptxas import toolchain
+from gpuenvs.runtime import cuda, disk_cache, traced_cpu, traced_cuda
 from gpuenvs.runtime.buffers import Layout
 from gpuenvs.runtime.cuda_source import python_kernel
+from gpuenvs.trace import cpu as machine
+from gpuenvs.trace.cuda import compile_ptx
 from tests.ladder import offline, traced
 from tests.ladder.offline import Case
 from tests.ptx.machine import Program, Statistics
@@ -28,36 +33,59 @@ PROCESSORS = 132  # of an H100, for the choice of the block size
 _programs: dict[Any, tuple[Program, Any]] = {}
 
 
-@functools.cache
-def program(case: Case) -> Program:
-    """A kernel of a registered environment, decoded once per process."""
-    is_traced = case.env_id in traced.MUJOCO
-    return Program((traced if is_traced else offline).ptx(case, ARCHITECTURE))
+def stored(what: str, source: bytes, make: Callable[[], bytes]) -> bytes:
+    """What `make` compiles from `source`, kept on disk as the product keeps its kernels."""
+    if os.environ.get("GPURL_CACHE", "1") == "0":
+        return make()
+    digest = hashlib.sha256(what.encode() + b"\0" + source).hexdigest()
+    path = disk_cache.cache_directory() / f"test-{digest[:40]}"
+    found = disk_cache.read_entry(path)
+    if found is None:
+        found = make()
+        disk_cache.write_entry(path, found)
+    return found
 
 
-def _program_of(layout: Layout, real: str, name: str) -> Program:
-    """The same for any layout."""
-    import gpuenvs
+def traced_ptx(text: str, contract: bool = True) -> str:
+    """PTX of a traced kernel's NVVM IR; without `contract` no multiplication and addition become one instruction."""
+    if contract:
+        architecture = ARCHITECTURE.replace("sm_", "compute_")
+        return stored(f"{toolchain()} {architecture}", text.encode(), lambda: compile_ptx(text, architecture)).decode()
+    text = text.replace("contract ", "")
+    return stored(f"{toolchain()} {ARCHITECTURE} plain", text.encode(), lambda: _plain_ptx(text)).decode()
 
-    case = Case(layout.spec.id, real, layout.autoreset, name)
-    with contextlib.suppress(KeyError):
-        if gpuenvs.get(layout.spec.id) is layout.spec and not layout.per_env_params:
-            return program(case)
-    key = (id(layout.spec), layout.autoreset, layout.per_env_params, real, name)
+
+def _plain_ptx(text: str) -> bytes:
+    from numba.cuda.cudadrv import nvvm
+
+    library: Any = nvvm.NVVM()
+    head = f'target triple = "nvptx64-nvidia-cuda"\ntarget datalayout = "{library.data_layout}"\n'
+    unit: Any = nvvm.CompilationUnit({"arch": ARCHITECTURE.replace("sm_", "compute_"), "opt": 3, "fma": 0})
+    unit.add_module((head + text).encode())
+    unit.verify()
+    return unit.compile().rstrip(b"\0\n") + b"\n"
+
+
+def program(layout: Layout, real: str, name: str, contract: bool = True) -> Program:
+    """A kernel, decoded once per process."""
+    spec = layout.spec
+    key = (id(spec), layout.autoreset, layout.per_env_params, real, name, contract)
     if key not in _programs:
-        _programs[key] = (Program(_text(layout, real, name)), layout.spec)
+        registered = gpuenvs.get(spec.id) is spec and not layout.per_env_params
+        case = Case(spec.id, real, layout.autoreset, name)
+        if spec.traced:
+            text = traced.text(case) if registered else traced_cuda.kernel_text(layout, real, name, real)
+            text = traced_ptx(text, contract)
+        else:
+            text = offline.ptx(case, ARCHITECTURE) if registered else _numba_ptx(layout, real, name)
+        _programs[key] = (Program(text), spec)
     return _programs[key][0]
 
 
-def _text(layout: Layout, real: str, name: str) -> str:
+def _numba_ptx(layout: Layout, real: str, name: str) -> str:
     from numba import cuda as numba_cuda
     from numba import types
 
-    if layout.spec.traced:
-        from gpuenvs.trace.cuda import compile_ptx
-
-        text = traced_cuda.kernel_text(layout, real, name, real)
-        return compile_ptx(text, ARCHITECTURE.replace("sm_", "compute_")).decode()
     signature = types.void(*offline.argument_types(layout.spec, real, name))
     with offline.device_stub(ARCHITECTURE):
         kernel = python_kernel(layout, np.dtype(real), name, numba_cuda)
@@ -90,8 +118,13 @@ class Allocations(Memory):
 
 
 @contextlib.contextmanager
-def interpreted(log: list[tuple[str, Statistics]] | None = None) -> Iterator[None]:
-    """Within it `cuda:0` is the interpreter; `log` receives (kernel, what it executed) of each launch."""
+def interpreted(log: list[tuple[str, Statistics]] | None = None, contract: bool = True) -> Iterator[None]:
+    """Within it `cuda:0` is the interpreter.
+
+    Args:
+        log: receives (kernel, what it executed) of each launch.
+        contract: False for kernels of traced environments without fused multiply-adds, see `traced_ptx`.
+    """
 
     def record(name: str, statistics: Statistics) -> None:
         if log is not None:
@@ -103,7 +136,7 @@ def interpreted(log: list[tuple[str, Statistics]] | None = None) -> Iterator[Non
             v for array in (*arguments, *backend._fixed) for v in array_arguments(int(memory.address(array)), array)
         ]
         blocks = -(-threads // cuda.THREADS_PER_BLOCK)
-        found = _program_of(backend.layout, backend.real.name, name)
+        found = program(backend.layout, backend.real.name, name)
         record(name, found.launch(memory, blocks, cuda.THREADS_PER_BLOCK, values))
 
     def run(backend: Any, name: str, count: int, action: Any, rows: Any) -> None:
@@ -118,7 +151,7 @@ def interpreted(log: list[tuple[str, Statistics]] | None = None) -> Iterator[Non
         record(name, kernel.launch(memory, grid, block, list(values)))
 
     def kernel(backend: Any, name: str, action_dtype: Any = None) -> Program:
-        return _program_of(backend.layout, backend.real.name, name)
+        return program(backend.layout, backend.real.name, name, contract)
 
     with (
         mock.patch.object(cuda, "simulated", lambda: True),
@@ -127,4 +160,21 @@ def interpreted(log: list[tuple[str, Statistics]] | None = None) -> Iterator[Non
         mock.patch.object(traced_cuda.TracedCudaBackend, "_run", run),
         mock.patch.object(traced_cuda.TracedCudaBackend, "kernel", kernel),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def without_contraction() -> Iterator[None]:
+    """Within it the CPU kernels of traced environments have no fused multiply-adds."""
+    kernels: dict[Any, Any] = {}
+
+    def compiled(layout: Layout, real: str, name: str, action_dtype: str) -> machine.Loaded:
+        key = (id(layout.spec), layout.autoreset, layout.per_env_params, real, name, action_dtype)
+        if key not in kernels:
+            text = traced_cpu.kernel_text(layout, real, name, action_dtype).replace("contract ", "")
+            code = stored(machine.machine_identity(), text.encode(), lambda: machine.compile_object(text))
+            kernels[key] = machine.Loaded(code, "kernel")
+        return kernels[key]
+
+    with mock.patch.object(traced_cpu, "_compiled", compiled):
         yield

@@ -17,12 +17,14 @@ class LocalMemory:
         self.size, self.touched = size, False
         self._words = np.zeros((words, threads), np.uint32)
         self._written = np.zeros((words, threads), bool)
+        self._whole = [False] * words  # written by every thread
 
-    def _row(self, run: Accessor, site: int, lanes: Any, address: np.ndarray, align: int) -> Any:
-        """The row of an address that is the same in all threads, else the row of each thread; checked."""
-        first = int(address[0])
+    def _row(self, run: Accessor, site: int, lanes: Any, address: Any, align: int) -> Any:
+        """The row of an address that is the same in all threads (maybe a plain number), else each thread's; checked."""
+        uniform = isinstance(address, int)
+        first = address if uniform else int(address[0])
         start = first - PRIVATE_START
-        if (address == address[0]).all():
+        if uniform or (address == address[0]).all():
             if 0 <= start <= self.size - align and start % align == 0 and align >= 4:
                 return start // 4
         else:
@@ -31,7 +33,9 @@ class LocalMemory:
                 return offset // 4
         raise self._fault(run, site, lanes, address, align)
 
-    def _fault(self, run: Accessor, site: int, lanes: Any, address: np.ndarray, align: int) -> Exception:
+    def _fault(self, run: Accessor, site: int, lanes: Any, address: Any, align: int) -> Exception:
+        if isinstance(address, int):
+            address = np.full(1, address, np.uint64)
         offset = address.view(np.int64) - PRIVATE_START
         outside = (offset < 0) | (offset > self.size - align)
         if outside.any():
@@ -56,31 +60,33 @@ class LocalMemory:
         What is not `wanted` is left out, and may hold nothing.
         """
         row = self._row(run, site, lanes, address, width * len(wanted))
+        uniform = isinstance(row, int)
         if columns is None:
-            columns = slice(None) if isinstance(row, int) else np.arange(self._words.shape[1])
+            columns = slice(None) if uniform else np.arange(self._words.shape[1])
         words: list[Any] = []
         for k in range(width * len(wanted) // 4):
             if not wanted[4 * k // width]:
                 words.append(None)
                 continue
-            good = self._written[row + k, columns]
-            if not good.all():
-                raise run.fault("uninitialised read", site, lanes, ~good, address, "of local memory")
+            if not (uniform and self._whole[row + k]):
+                good = self._written[row + k, columns]
+                if not good.all():
+                    where = np.full(good.size, address, np.uint64) if isinstance(address, int) else address
+                    raise run.fault("uninitialised read", site, lanes, ~good, where, "of local memory")
             words.append(self._words[row + k, columns])
         if width == 4:
             return [None if word is None else np.array(word) for word in words]
         pairs = zip(words[::2], words[1::2])
         return [None if low is None else low | (high.astype(np.uint64) << np.uint64(32)) for low, high in pairs]
 
-    def write(
-        self, run: Accessor, site: int, lanes: Any, columns: Any, address: np.ndarray, values: list[np.ndarray]
-    ) -> None:
+    def write(self, run: Accessor, site: int, lanes: Any, columns: Any, address: Any, values: list[np.ndarray]) -> None:
         """Store unsigned values one after the other."""
         width = values[0].dtype.itemsize
         self.touched = True
         row = self._row(run, site, lanes, address, width * len(values))
+        whole = columns is None and isinstance(row, int)
         if columns is None:
-            columns = slice(None) if isinstance(row, int) else np.arange(self._words.shape[1])
+            columns = slice(None) if whole else np.arange(self._words.shape[1])
         if width == 8:
             values = [
                 half
@@ -89,4 +95,7 @@ class LocalMemory:
             ]
         for k, value in enumerate(values):
             self._words[row + k, columns] = value
-            self._written[row + k, columns] = True
+            if not (whole and self._whole[row + k]):
+                self._written[row + k, columns] = True
+            if whole:
+                self._whole[row + k] = True

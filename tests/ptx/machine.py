@@ -74,7 +74,8 @@ class Program:
         self.kernel: Kernel = module.kernel(name)
         self.variables = module.variables
         self.blocks: list[Block] = blocks(self.kernel)
-        self._translator = Translator(self.kernel)
+        self.private = {space: self._place(space) for space in ("local", "shared")}
+        self._translator = Translator(self.kernel, {name: at for name, (at, _) in self.private["local"].items()})
         self.constants = self._translator.constants
         self.instructions = self._translator.instructions
         self.inexact = self._translator.inexact
@@ -84,7 +85,6 @@ class Program:
         self.dtypes = [register_dtype(self.kernel.register_type(name) or "") for name in self._registers]
         self.names = list(self._registers)
         self.tracked = [k for k, name in enumerate(self.names) if name in self.doubtful]
-        self.private = {space: self._place(space) for space in ("local", "shared")}
 
     # --- compiling --------------------------------------------------------------------------------------------------
 
@@ -186,7 +186,8 @@ class Program:
                     data = np.zeros(variable.size, np.uint8)
                     initial = variable.initial or b""
                     data[: len(initial)] = np.frombuffer(initial, np.uint8)
-                    writable = variable.space == "global"
+                    # Those with values are tables: nothing may write them.
+                    writable = variable.space == "global" and not initial
                     memory.variables[key] = memory.add(variable.name[:60], data, writable=writable)
                 found[variable.name] = memory.variables[key]
         return found
@@ -227,7 +228,8 @@ class Program:
         for start in range(0, len(numbers), per_chunk):
             chosen = numbers[start : start + per_chunk]
             launch = Launch(self, memory, addresses, parameters, grid3, block3, chosen, dynamic_shared)
-            statistics.issued += self._run(launch, runs)
+            with np.errstate(all="ignore"):  # infinities and NaN are values like others
+                statistics.issued += self._run(launch, runs)
         for found, count in zip(self.blocks, runs.tolist()):
             if count:
                 self._count(found, count, statistics)

@@ -269,10 +269,10 @@ class Memory:
         self.variables: dict[Any, int] = {}  # (program, name) -> address of a kernel's global variable
 
     def add(self, name: str, array: np.ndarray, initialised: bool = True, writable: bool = True) -> int:
-        """Make a contiguous array an allocation; returns its address."""
+        """Make a contiguous array an allocation; returns its address. Races are looked for where kernels may write."""
         if not array.flags.c_contiguous:
             raise ValueError(f"{name} is not contiguous")
-        return self._place(Buffer(name, array, initialised, writable, array.dtype.itemsize, True))
+        return self._place(Buffer(name, array, initialised, writable, array.dtype.itemsize, writable))
 
     def reserve(self, name: str, size: int) -> SparseBuffer:
         """An allocation of `size` bytes, none of them written; its address is `.base`."""

@@ -34,14 +34,23 @@ class Operands:
 
     `constants` lists what `K` holds: ("value", dtype name, number), ("symbol", name) or ("param", name, offset, dtype name).
     `instructions` are those that may fault, by the number the source gives them. `used` are registers that something reads.
+
+    Args:
+        kernel: whose instructions they are.
+        local_variables: name -> address of its `.local` variables.
     """
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: Kernel, local_variables: dict[str, int]) -> None:
+        self.kernel, self.local_variables = kernel, local_variables
         self.constants: list[tuple[Any, ...]] = []
         self.instructions: list[Instruction] = []
         self.used = {r for item in kernel.body if isinstance(item, Instruction) for r in flow.reads(kernel, item)}
         self._numbers: dict[tuple[Any, ...], int] = {}
+        self._defined: dict[str, list[Instruction]] = {}
+        for item in kernel.body:
+            if isinstance(item, Instruction):
+                for name in flow.writes(kernel, item):
+                    self._defined.setdefault(name, []).append(item)
 
     def constant(self, *what: Any) -> str:
         """Source of a constant, as an array of `m` elements that must not be kept."""
@@ -118,6 +127,29 @@ class Operands:
         """Number by which the source refers to an instruction that may fault."""
         self.instructions.append(item)
         return len(self.instructions) - 1
+
+    def local_address(self, operand: str) -> int | None:
+        """The address that an operand stands for if it is that of a local variable plus a number, else None.
+
+        Offset from the kernel's local variables, which lie from `PRIVATE_START` on.
+        """
+        match = ADDRESS.match(operand)
+        base = self._local_base(match[1]) if match else None
+        return None if base is None or match is None else base + int(match[2] or 0)
+
+    def _local_base(self, name: str) -> int | None:
+        if name in self.local_variables:
+            return self.local_variables[name]
+        found = self._defined.get(name, [])
+        if len(found) != 1 or found[0].guard:
+            return None
+        item = found[0]
+        if item.opcode in ("mov.u64", "mov.b64"):
+            return self._local_base(item.operands[1])
+        if item.opcode in ("add.u64", "add.s64") and isinstance(step := immediate(item.operands[2]), int):
+            base = self._local_base(item.operands[1])
+            return None if base is None else base + step
+        return None
 
     def address(self, operand: str) -> str:
         match = ADDRESS.match(operand)

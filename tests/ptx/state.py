@@ -49,6 +49,8 @@ class Launch:
         self._thread = np.tile(np.arange(self.block_size), len(numbers))  # within its block
         self._cta = np.repeat(numbers.astype(np.int64), self.block_size)  # number of its block in the grid
         self._slot = np.repeat(np.arange(len(numbers)), self.block_size)  # number of its block here
+        self._serial = self._cta * self.block_size + self._thread
+        self._warp = self._cta * -(-self.block_size // WARP) + self._thread // WARP
         self._column = np.arange(self.count)
         self._whole = True  # nobody has finished
         self.registers: list[Any] = [None] * len(program.names)
@@ -89,12 +91,11 @@ class Launch:
 
     def serials(self, lanes: Any) -> np.ndarray:
         """Number of each thread in the launch."""
-        serial = self._cta * self.block_size + self._thread
-        return serial if lanes is None else serial[lanes]
+        return self._serial if lanes is None else self._serial[lanes]
 
     def warps(self, lanes: Any) -> int:
         """How many warps these threads are of."""
-        warp = self.serials(lanes) // WARP
+        warp = self._warp if lanes is None else self._warp[lanes]
         return int(np.count_nonzero(warp[1:] != warp[:-1])) + 1
 
     def leave(self, lanes: np.ndarray, *places: dict[int, np.ndarray]) -> list[dict[int, np.ndarray]]:
@@ -105,7 +106,7 @@ class Launch:
         self.registers = [None if r is None else r[stay] for r in self.registers]
         self._defined = {k: flags[stay] for k, flags in self._defined.items()}
         self._thread, self._cta, self._slot = self._thread[stay], self._cta[stay], self._slot[stay]
-        self._column = self._column[stay]
+        self._serial, self._warp, self._column = self._serial[stay], self._warp[stay], self._column[stay]
         self.count = self._thread.size
         self._whole = False
         if not self._local.touched:

@@ -17,8 +17,8 @@ _IGNORED = {"membar", "fence", "prefetch"}
 class Translator(Operands):
     """Turns a kernel's instructions into source; `inexact` are the approximations among them."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        super().__init__(kernel)
+    def __init__(self, kernel: Kernel, local_variables: dict[str, int]) -> None:
+        super().__init__(kernel, local_variables)
         self.inexact: list[Instruction] = []
 
     def lines(self, item: Instruction) -> list[str]:
@@ -168,7 +168,17 @@ class Translator(Operands):
 
     def _shift(self, item: Instruction, mods: list[str]) -> list[str]:
         self._only(mods[:-1])
-        return self._call(item, f"A.{item.opcode.split('.')[0]}", mods[-1], [mods[-1], "u32"])
+        name, kind = item.opcode.split(".")[0], mods[-1]
+        amount = immediate(item.operands[2])
+        if isinstance(amount, int) and 0 <= amount < 8 * SIZES[kind]:
+            number = self.constant("value", dtype_of(kind), amount)
+            function = {"shl": "np.left_shift", "shr": "np.right_shift"}[name]
+            return [
+                self.result(
+                    item.operands[0], f"{function}({self.source(item.operands[1], kind)}, {number})", dtype_of(kind)
+                )
+            ]
+        return self._call(item, f"A.{name}", kind, [kind, "u32"])
 
     _do_shl = _do_shr = _shift
 
@@ -295,6 +305,11 @@ class Translator(Operands):
             raise PtxError("modifiers")
         return space, count, kind, "nc" not in mods
 
+    def _where(self, space: str, operand: str) -> str:
+        """Source of an address; a plain number where it is known."""
+        known = self.local_address(operand) if space == "local" else None
+        return self.address(operand) if known is None else str(known)
+
     def _do_ld(self, item: Instruction, mods: list[str]) -> list[str]:
         space, count, kind, coherent = self._access(mods)
         targets = self.parts(item.operands[0], count) if count > 1 else [item.operands[0]]
@@ -308,7 +323,8 @@ class Translator(Operands):
             text = self.constant("param", match[1], int(match[2] or 0), stored)
             return [self.result(targets[0], f"{text}.copy(){self.view(stored, dtype_of(kind))}", dtype_of(kind))]
         wanted = tuple(t != "_" for t in targets) if count > 1 else (True,)
-        arguments = f"{self.site(item)}, I, {self.address(item.operands[1])}, {SIZES[kind]}, {wanted}, {coherent}"
+        where = self._where(space, item.operands[1])
+        arguments = f"{self.site(item)}, I, {where}, {SIZES[kind]}, {wanted}, {coherent}"
         lines = [f"_v = S.load_{space}({arguments})"]
         view = self.view(stored, dtype_of(kind))
         return lines + [self.result(t, f"_v[{k}]{view}", dtype_of(kind)) for k, t in enumerate(targets) if wanted[k]]
@@ -321,7 +337,7 @@ class Translator(Operands):
         )
         if kind[0] == "f":
             values = ", ".join(f"{self.source(s, kind)}.view(u{SIZES[kind]})" for s in sources)
-        return [f"S.store_{space}({self.site(item)}, I, {self.address(item.operands[0])}, [{values}])"]
+        return [f"S.store_{space}({self.site(item)}, I, {self._where(space, item.operands[0])}, [{values}])"]
 
     def _atomic(self, item: Instruction, mods: list[str], returns: bool) -> list[str]:
         name, kind = mods[-2:]

@@ -1,0 +1,41 @@
+"""Ladder step 4: the PTX of every classic-control kernel does what the compiled CPU kernels do."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from gpuenvs.runtime.buffers import AUTORESET_MODES, SAME_STEP
+from tests.gpuenvs.classic import CLASSIC
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the CUDA compiler wheels are for Linux")
+if sys.platform == "linux":
+    from tests.ptx.backend import interpreted
+    from tests.ptx.parity import distances, exact_ones, furthest, play, scenario
+
+ROWS = 300  # two blocks and a part of a third
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+VARIANTS = [(e, "float32", mode) for e in CLASSIC for mode in AUTORESET_MODES] + [
+    (e, "float64", SAME_STEP) for e in CLASSIC
+]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids="-".join)
+def test_kernels_agree_with_the_cpu(variant):
+    env_id, real, autoreset = variant
+    start, log = scenario(env_id, ROWS, real), []
+    with interpreted(log):
+        found = play("cuda:0", env_id, start, real, autoreset)
+    expected = play("cpu", env_id, start, real, autoreset, follow=found)
+    assert exact_ones(found, expected) == []
+    assert furthest(distances(found, expected)) <= TOLERANCE[real]
+    assert {name for name, _ in log} == {"step_kernel", "begin_kernel", "observe_kernel"}
+    assert not any(statistics.inexact for _, statistics in log)
+    # What was to happen did: rows ended at different steps, some by the limit, one by its NaN.
+    ended = [found[f"step{t}/terminated"] | found[f"step{t}/truncated"] for t in range(3)]
+    assert all(0 < np.count_nonzero(rows) < ROWS for rows in ended)
+    assert any(found[f"step{t}/truncated"].any() for t in range(3))
+    assert found["step0/totals"][3] >= 1
+    assert any(len(np.unique(found[f"step{t}/episode"])) > 1 for t in range(3))
