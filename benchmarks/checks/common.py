@@ -56,9 +56,11 @@ def make_rollout(env: Any, num_steps: int, device: str) -> Any:
 
 
 def schedule(env_id: str, device: str, settings: dict[str, Any], **options: Any) -> Any:
-    """What `gpurl train` would run, ready to iterate."""
+    """What `gpurl train` would run, ready to iterate. A rehearsal on the CPU learns as a GPU does: by PyTorch."""
     from learners.build import build, resolve
 
+    if device == "cpu":
+        settings = {"engine": "torch", "collector": "eager", **settings}
     overrides = [f"{name}={value}" for name, value in settings.items()]
     return build(resolve(env_id, device=device, overrides=overrides, **options))
 
