@@ -270,8 +270,9 @@ def measure(
     began, steps = clock(), 0
     while True:
         steps += iterate()
-        if clock() - began >= seconds:
-            return steps / max(clock() - began, 1e-9)
+        passed = clock() - began
+        if passed >= seconds:
+            return steps / max(passed, 1e-9)
 
 
 def choose(

@@ -50,6 +50,8 @@ def cuda_problem(index: int = 0) -> str | None:
 
         count = cupy.cuda.runtime.getDeviceCount()
     except Exception as error:  # cupy raises several kinds here: no driver, driver too old, library missing
+        if "InsufficientDriver" in str(error):
+            return f"cupy is built for a newer CUDA than the driver supports ({_one_line(error)}); {_INSTALL}"
         return f"no usable NVIDIA driver or device ({_one_line(error)}); check nvidia-smi, or use --device cpu"
     if index >= count:
         found = ", ".join(f"cuda:{k}" for k in range(count)) or "no device"
