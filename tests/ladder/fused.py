@@ -70,9 +70,9 @@ class Rollout:
 class TracedRollout(Rollout):
     """The fused rollout of one traced environment."""
 
-    def compile(self, arch: str) -> str:
-        layout = make_layout(gpuenvs.get(self.env_id), SAME_STEP)
-        return compile_ptx(kernel_text(layout, self.mlp, self.correlated), arch.replace("sm_", "compute_")).decode()
+    def text(self) -> str:
+        """NVVM IR."""
+        return kernel_text(make_layout(gpuenvs.get(self.env_id), SAME_STEP), self.mlp, self.correlated)
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def ptx(case: Case, arch: str) -> str:
     from numba import cuda, types
 
     if isinstance(case, TracedRollout):
-        return case.compile(arch)
+        return compile_ptx(case.text(), arch.replace("sm_", "compute_")).decode()
     with device_stub(arch):
         function = case.make(cuda)
         signature = types.void(*case.types(gpuenvs.get(case.env_id)))
