@@ -17,21 +17,16 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
-import types
 import weakref
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.protocol.clocks import HOST, Buffer, Checker, Moment
-
-aten = torch.ops.aten
-# Operations whose result's shape depends on the data: the host waits for it.
-_WAITING = {aten.nonzero.default, aten.masked_select.default, aten._local_scalar_dense.default, aten.equal.default}
+from tests.protocol.fake_cupy import FakeArray, fake_cupy, fake_noise
+from tests.protocol.modes import Functions, Operations
 
 
 class FakeStream:
@@ -144,16 +139,16 @@ class Recorder:
         from_dlpack = torch.from_dlpack
         self._stack.enter_context(
             mock.patch.object(
-                torch, "from_dlpack", lambda a: self._import(a) if isinstance(a, _Array) else from_dlpack(a)
+                torch, "from_dlpack", lambda a: self._import(a) if isinstance(a, FakeArray) else from_dlpack(a)
             )
         )
-        modules = {"cupy": _fake_cupy(self), "gpuenvs.runtime.cuda_noise": _fake_noise(self)}
+        modules = {"cupy": fake_cupy(self), "gpuenvs.runtime.cuda_noise": fake_noise(self)}
         for name, module in modules.items():  # not patch.dict, which would forget what is imported meanwhile
             before = sys.modules.get(name)
             sys.modules[name] = module
             self._stack.callback(_put_back, name, before)
-        self._stack.enter_context(_Functions(self))
-        self._stack.enter_context(_Operations(self))
+        self._stack.enter_context(Functions(self))
+        self._stack.enter_context(Operations(self))
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -247,7 +242,7 @@ class Recorder:
     def label(self, tensor: torch.Tensor) -> int | None:
         return self.look_up(tensor)[1]
 
-    def _import(self, array: _Array) -> torch.Tensor:
+    def _import(self, array: FakeArray) -> torch.Tensor:
         """`torch.from_dlpack` of a cupy array: the same memory, of the device that the array claims."""
         view = np.frombuffer((ctypes.c_uint8 * array.nbytes).from_address(array.pointer), np.uint8)
         tensor = torch.from_numpy(view)
@@ -326,188 +321,3 @@ def _put_back(name: str, module: Any) -> None:
         del sys.modules[name]
     else:
         sys.modules[name] = module
-
-
-class _Functions(TorchFunctionMode):
-    """What tensors say of themselves, and the ways to another device."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        recorder = self._recorder
-        if func == torch.Tensor.device.__get__:
-            label = recorder.label(args[0])
-            return torch.device("cpu") if label is None else torch.device("cuda", label)
-        if func == torch.Tensor.is_cuda.__get__:
-            return recorder.label(args[0]) is not None
-        if func == torch.Tensor.numpy:
-            if recorder.label(args[0]) is not None:
-                raise TypeError("can't convert a CUDA tensor to numpy; use Tensor.cpu() first")
-            recorder.kernel("numpy", HOST, [args[0]], [])
-            return func(*args, **kwargs)
-        if func == torch.Tensor.pin_memory:
-            return self._pinned(args[0])
-        if func == torch.Tensor.cpu:
-            return self._to(args[0], None, None, False)
-        if func == torch.Tensor.to:
-            device, dtype, non_blocking, _ = (
-                torch._C._nn._parse_to(*args[1:], **kwargs) if _plain(args[1:]) else (None,) * 4
-            )
-            if device is not None:
-                index = None if device.type == "cpu" else recorder.device_index(device)
-                if index != recorder.label(args[0]):
-                    return self._to(args[0], index, dtype, non_blocking)
-                return args[0] if dtype in (None, args[0].dtype) else args[0].to(dtype)
-            return func(*args, **kwargs)
-        if kwargs.pop("pin_memory", False):
-            return self._pinned(func(*args, **kwargs))
-        device = kwargs.get("device")
-        if device is not None and torch.device(device).type == "cuda":
-            kwargs["device"] = "cpu"
-            with recorder.making(recorder.device_index(device)):
-                return func(*args, **kwargs)
-        return func(*args, **kwargs)
-
-    def _to(self, tensor: torch.Tensor, device: int | None, dtype: Any, non_blocking: bool) -> torch.Tensor:
-        with torch.no_grad(), self._recorder.making(device):
-            like = torch.empty_like(tensor, dtype=dtype, device="meta")
-            target = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
-            target.copy_(tensor.detach(), non_blocking=non_blocking)
-        return target
-
-    def _pinned(self, tensor: torch.Tensor) -> torch.Tensor:
-        with self._recorder.making(None):
-            pinned = tensor.clone()
-        buffer = self._recorder.look_up(pinned)[0]
-        buffer.pinned, buffer.name = True, f"pinned {buffer.name}"
-        return pinned
-
-
-def _plain(args: Any) -> bool:
-    """Whether the arguments of `Tensor.to` are those that name a device or dtype."""
-    return not (args and isinstance(args[0], torch.Tensor))
-
-
-class _Operations(TorchDispatchMode):
-    """Every operation as an access of a stream."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        recorder = self._recorder
-        reads, writes = _arguments(func, args, kwargs)
-        if func is aten.copy_.default:
-            recorder.copy(args[0], args[1], bool(kwargs.get("non_blocking", args[2] if len(args) > 2 else False)))
-            return func(*args, **kwargs)
-        if func.is_view or func in (aten.lift_fresh.default, aten.detach.default, aten.alias.default):
-            out = func(*args, **kwargs)
-            return out
-        device = self._device(func, reads + writes)
-        actor = recorder.actor(device)
-        recorder.kernel(func._schema.name, actor, reads, writes)
-        with recorder.making(device) if reads + writes else contextlib.nullcontext():
-            out = func(*args, **kwargs)
-            made = [t for t in torch.utils._pytree.tree_leaves(out) if isinstance(t, torch.Tensor)]
-            for tensor in made:
-                if all(tensor is not t for t in writes):
-                    recorder.touch(actor, tensor, True, func._schema.name)
-        if device is not None and (func in _WAITING or _picks_rows(func, args)):
-            recorder.host_wait(actor, func._schema.name)
-        return out
-
-    def _device(self, func: Any, tensors: list[torch.Tensor]) -> int | None:
-        """Where the operation runs: its tensors' device; a host tensor without dimensions fits everywhere."""
-        recorder = self._recorder
-        labels = {recorder.label(t) for t in tensors if t.dim()} or {recorder.label(t) for t in tensors}
-        named = sorted(label for label in labels | {recorder.label(t) for t in tensors} if label is not None)
-        if len(named) > 1:
-            recorder.checker.refuse(
-                f"wrong device: {func._schema.name} takes tensors of cuda:{named[0]} and cuda:{named[1]}"
-            )
-        if not tensors:
-            return recorder._forced[-1] if recorder._forced else None
-        return named[0] if named else None
-
-
-def _arguments(func: Any, args: Any, kwargs: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Tensors that an operation reads and those it writes, by its schema."""
-    reads, writes = [], []
-    for k, argument in enumerate(func._schema.arguments):
-        value = args[k] if k < len(args) else kwargs.get(argument.name)
-        written = argument.alias_info is not None and argument.alias_info.is_write
-        for leaf in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(leaf, torch.Tensor):
-                (writes if written else reads).append(leaf)
-    return reads, writes
-
-
-def _picks_rows(func: Any, args: Any) -> bool:
-    if func is not aten.index.Tensor:
-        return False
-    return any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1])
-
-
-class _Array:
-    """A cupy array over memory that somebody else owns."""
-
-    def __init__(self, shape: Any, dtype: Any, pointer: Any) -> None:
-        memory = pointer.memory
-        self.pointer, self.nbytes, self.owner, self.device = memory.pointer, memory.nbytes, memory.owner, memory.device
-
-
-def _fake_cupy(recorder: Recorder) -> Any:
-    """The few names of cupy that learners use."""
-
-    class ExternalStream:
-        def __init__(self, pointer: int, device_id: int = -1) -> None:
-            self._stream = recorder.streams[pointer]
-
-        def __enter__(self) -> None:
-            index = self._stream.device.index
-            self._before, recorder.cupy_streams[index] = recorder.cupy_streams[index], self._stream
-
-        def __exit__(self, *error: Any) -> None:
-            recorder.cupy_streams[self._stream.device.index] = self._before
-
-    def unowned(pointer: int, nbytes: int, owner: Any, device_id: int = -1) -> Any:
-        return types.SimpleNamespace(pointer=pointer, nbytes=nbytes, owner=owner, device=device_id)
-
-    def enable(owner: int) -> None:
-        if not recorder.linked:
-            raise RuntimeError("cudaErrorPeerAccessUnsupported")
-        recorder.open_links.add((recorder.current_device, owner))
-
-    cuda: Any = types.SimpleNamespace(
-        Device=recorder._on_device,
-        ExternalStream=ExternalStream,
-        Stream=types.SimpleNamespace(null=contextlib.nullcontext()),
-        UnownedMemory=unowned,
-        MemoryPointer=lambda memory, offset: types.SimpleNamespace(memory=memory),
-        runtime=types.SimpleNamespace(deviceEnablePeerAccess=enable, CUDARuntimeError=RuntimeError),
-    )
-    fake: Any = types.ModuleType("cupy")
-    fake.cuda, fake.uint8, fake.ndarray = cuda, np.uint8, _Array
-    fake.from_dlpack = lambda tensor: tensor
-    return fake
-
-
-def _fake_noise(recorder: Recorder) -> Any:
-    """`gpuenvs.runtime.cuda_noise`: one launch on cupy's current stream."""
-    from gpuenvs.rng import fill_gumbel, fill_normal
-
-    def fill_noise(array: torch.Tensor, kind: str, *key: int) -> None:
-        label = recorder.label(array)
-        assert label is not None
-        recorder.kernel("noise", recorder.cupy_streams[label].name, [], [array])
-        view = np.frombuffer((ctypes.c_uint8 * array.nbytes).from_address(array.data_ptr()), np.float32)
-        (fill_normal if kind == "normal" else fill_gumbel)(view.reshape(array.shape), *key)
-
-    fake: Any = types.ModuleType("gpuenvs.runtime.cuda_noise")
-    fake.fill_noise = fill_noise
-    return fake
