@@ -14,8 +14,15 @@ def main() -> None:
         signal.signal(number, _leave)
     from cli.app import run
 
+    if os.environ.get("WORLD_SIZE", "1") not in ("", "1"):
+        # Of several processes all end when one does, with one line; torch would add a page about each lost connection.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     code = run(sys.argv[1:])
     sys.stdout.flush()
+    distributed = sys.modules.get("learners.distributed")
+    if distributed is not None and distributed.broken:
+        sys.stderr.flush()
+        os._exit(code)  # closing the interpreter would wait for exchanges that nobody answers
     sys.exit(code)
 
 

@@ -209,6 +209,8 @@ class A2C:
         }
         rows = len(batch.advantage)
         policy_loss = F.policy_gradient_loss(batch.log_prob, batch.advantage)
+        if self.group is not None:
+            (policy_loss,) = self.group.mean(policy_loss)
         bounds = np.array([0, rows])
         actor, critic = self._native.run(batch, np.arange(rows), bounds, knobs, {**knobs, "scale": c.vf_coef})
         return {

@@ -34,6 +34,7 @@ TIMEOUT_SECONDS = 600  # how long to wait for the others: one of them may compil
 VERIFY = "GPURL_VERIFY_PROCESSES"
 _HARD_END_SECONDS = 20
 _met = False  # whether this process has joined the others
+broken = False  # whether the group ended by an error: its connections cannot be closed in good order then
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ def place() -> Place | None:
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         if not os.environ.get(name):
             raise ConfigError(f"WORLD_SIZE={size} is set but {name} is not; start the processes with torchrun")
+    _number("MASTER_PORT", 0, 2**16 - 1)
     return Place(rank, size, local_rank, local_size)
 
 
@@ -101,12 +103,13 @@ def joined() -> Iterator[Group | None]:
     if where is None:
         yield None
         return
-    global _met
+    global _met, broken
     watch = _meet(where)
     _met = True
     try:
         yield Group(where, watch)
     except BaseException as error:
+        broken = True
         watch.fail(error)
         _end_for_certain()
         raise
@@ -244,7 +247,7 @@ class Group:
             yield
         except RuntimeError as error:
             failure = self._watch.wait_for_failure(3 * BEAT_SECONDS) if self._watch else None
-            reason = " ".join(str(error).split()).rpartition("] ")[2][:100]
+            reason = " ".join(str(error).split()).partition("] ")[2].partition(". ")[0] or type(error).__name__
             lost = f"process {self.rank} of {self.size} lost the connection to another one; was it killed? ({reason})"
             raise ProcessError(failure or lost) from error
 

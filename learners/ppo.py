@@ -125,6 +125,11 @@ class PPO:
         self.config = config
         self.group = group
         self.num_envs = group.share(config.num_envs) if group else config.num_envs
+        if self.num_envs * config.num_steps < config.minibatches:
+            raise ConfigError(
+                f"minibatches={config.minibatches}: the {self.num_envs * config.num_steps} rows of one process cannot fill "
+                "them; use fewer minibatches or processes"
+            )
         self.seed = seed
         self.device = torch.device(device)
         self.policy = Policy(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from typing import Any
 
 from gpuenvs.errors import GpurlError, ProcessError
@@ -76,6 +77,7 @@ class Watch(threading.Thread):
         """Let the main thread know; end the process if it cannot."""
         self.failure = problem
         self._found.set()
+        self._say(f"beat/{self._rank}", _LEFT.decode())
         if self._ended.wait(GRACE_SECONDS):
             return
         if not self._rank:
@@ -88,7 +90,10 @@ class Watch(threading.Thread):
         return self.failure
 
     def fail(self, error: BaseException) -> None:
-        """Tell all others that this process ends by `error`, and stop watching."""
+        """Tell all others that this process ends by `error`, and stop watching.
+
+        Process 0 waits until they have heard it: the store may end with it.
+        """
         self._ended.set()
         if isinstance(error, ProcessError):  # told already, by the process that failed
             return
@@ -96,6 +101,15 @@ class Watch(threading.Thread):
         if not isinstance(error, GpurlError) or not text:
             text = f"{type(error).__name__}: {text}"
         self._say("failure", f"process {self._rank} of {self._size} failed: {text}")
+        deadline = time.monotonic() + 3 * BEAT_SECONDS
+        while not self._rank and time.monotonic() < deadline and not self._others_left():
+            time.sleep(0.05)
+
+    def _others_left(self) -> bool:
+        try:
+            return all(sign == _LEFT for sign in self._store.multi_get([f"beat/{other}" for other in self._others]))
+        except RuntimeError:
+            return True
 
     def leave(self) -> None:
         """Tell all others that this process is done, and stop watching."""
