@@ -61,13 +61,20 @@ class GraphRollout:
 
 
 def cuda_capture(device: torch.device) -> Capture:
-    """Recording into CUDA graphs of `device`. Memory that the recorded operations share belongs to the graph."""
+    """Recording into CUDA graphs of `device`.
+
+    Their intermediate results lie in one pool: the graphs run one after the other, and what they leave is in the rollouts.
+    """
+    pool: Any = None
 
     def capture(body: Callable[[], None]) -> Callable[[], None]:
+        nonlocal pool
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
+        pool = pool or torch.cuda.graph_pool_handle()
         stream.wait_stream(torch.cuda.current_stream(device))
         # Other threads may load data meanwhile: only this one must not do what a graph cannot hold.
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"), on_torch_stream(device):
+        recording = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
+        with torch.cuda.device(device), recording, on_torch_stream(device):
             body()
         return graph.replay
 
