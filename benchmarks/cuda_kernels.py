@@ -245,8 +245,9 @@ def caption(real: str, arch: str) -> str:
     return f"""# CUDA kernels of the MuJoCo tasks
 
 A task's step, with physics, reward, time limit and autoreset, is one CUDA kernel; one thread steps one environment.
-Compiled for {real} and {arch} with {tools} on a machine without a GPU. `tests/ladder/budget.json` holds what the
-kernels take on other architectures, and the tests compare with it.
+Compiled for {real} and {arch} with {tools}
+on a machine without a GPU. `tests/ladder/budget.json` holds what the kernels take on other architectures, and the tests
+compare with it.
 
 The ceiling is **predicted, not measured**: no H200 has run these kernels yet. It is what the card's arithmetic, its memory
 or the memory for what does not fit into registers (local) allows at the most; `benchmarks/cuda_kernels.py` says how it is
