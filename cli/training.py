@@ -41,6 +41,8 @@ def run_session(session: Session, quiet: bool) -> Outcome:
         return outcome
     result = "" if outcome.recent_return is None else f", return {outcome.recent_return:.1f}"
     steps = f"{outcome.step - first:,} steps" if first else f"{outcome.step:,} steps"
+    if group is not None and group.verify_steps:
+        click.echo(f"weights: found equal in all {group.size} processes {group.verified:,} times")
     click.echo(f"trained: {steps} in {duration(outcome.seconds)} ({rate(trainer.sps)} once compiled){result}")
     return outcome
 

@@ -118,7 +118,7 @@ def test_a_process_whose_weights_went_astray_is_noticed_by_both():
 
 
 def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path):
-    config = tiny_config(iterations=6, overrides=("norm_obs=true",))
+    config = tiny_config(iterations=6, overrides=("norm_obs=true", "collector=eager"))
     (whole, first_hash), (theirs, second_hash) = together(jobs.run, config, tmp_path / "whole")
     assert first_hash == second_hash and whole["step"] == theirs["step"] == config.total_steps
     outcomes = together(jobs.run, config, tmp_path / "stopped", 3, 1)
@@ -190,7 +190,18 @@ def test_torchrun_trains_one_run_and_one_process_prints(tmp_path):
             "--device",
             "cpu",
         ),
-        *("--set", "num_steps=16", "--set", "hidden_sizes=16", "--eval-episodes", "2"),
+        *(
+            "--set",
+            "num_steps=16",
+            "--set",
+            "hidden_sizes=16",
+            "--set",
+            "engine=torch",
+            "--set",
+            "collector=eager",
+            "--eval-episodes",
+            "2",
+        ),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=120)
