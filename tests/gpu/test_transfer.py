@@ -1,7 +1,7 @@
 """Placement and transfer on real devices: every way to move a horizon gives the weights of one device, bit for bit.
 
-With one GPU both roles are on it, each on a stream of its own; with two GPUs the same runs across them. What the happens-before
-checker proves of the order is put under stress here by streams that are held up at random.
+With one GPU both roles are on it, each on a stream of its own; with two GPUs the same runs across them. The order that the
+happens-before checker proves is put under stress here by streams that are held up at random.
 """
 
 from __future__ import annotations

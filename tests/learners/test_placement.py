@@ -17,6 +17,8 @@ from learners.placement import (
 )
 from learners.transfer import SLOTS, TRANSFERS
 from tests.learners.tiny import tiny_config
+from tests.protocol.fake_env import FakeCudaEnv
+from tests.protocol.recorder import Recorder
 
 NONE = Machine(0, "cupy is not installed; install it")
 ONE = Machine(1)
@@ -227,6 +229,39 @@ class TestTwoGpus:
         monkeypatch.setattr(build, "place", lambda: object())
         with pytest.raises(ConfigError, match="several processes train with one GPU each"):
             resolved(placement="split")
+
+
+@pytest.mark.parametrize(
+    ("name", "env_device", "learner_device", "transfer"),
+    [
+        ("split", "cuda:0", "cuda:1", "peer"),
+        ("split", "cuda:1", "cuda:0", "remote"),
+        ("host", "cpu", "cuda:1", "pinned"),
+    ],
+)
+def test_a_placed_run_is_built_as_placed(monkeypatch, name, env_device, learner_device, transfer):
+    make = build.gpuenvs.make
+
+    def fake_make(env_id, num_envs, device, seed, **options):
+        if device == "cpu":
+            return make(env_id, num_envs, device=device, seed=seed, **options)
+        return FakeCudaEnv(machine, env_id, num_envs, int(device[-1]), seed)
+
+    with Recorder(gpus=2) as machine:
+        monkeypatch.setattr(build.gpuenvs, "make", fake_make)
+        monkeypatch.setattr(build, "resolve_device", lambda device: device)
+        monkeypatch.setattr(build, "this_machine", lambda: TWO)
+        config = tiny_config(overrides=["collector=eager"])
+        schedule = build.build(config.placed(Placement(name, env_device, learner_device, transfer)))
+        assert schedule.transfer.kind == transfer
+        assert (str(schedule.transfer.policy.device), str(schedule.algo.device)) == (env_device, learner_device)
+        assert schedule.iterate().env_steps == 8 * 16
+        schedule.close()
+        if name == "split":  # the same run where the two have no link any more
+            monkeypatch.setattr(build, "this_machine", lambda: APART)
+            with pytest.raises(DeviceError, match="no direct link"):
+                build.build(config.placed(Placement(name, env_device, learner_device, transfer)))
+    assert machine.checker.violations == []
 
 
 def test_a_run_of_an_older_version_was_on_one_device():
