@@ -1,8 +1,9 @@
 """`python -m benchmarks.data_parallel`: one training by several processes, against the same by one.
 
 Each run is what a user would type (`torchrun --nproc-per-node 2 -m cli.main train CartPole-v1`), evaluated over 100
-episodes in Gymnasium's own environment, with all processes on this machine. With `--verify` they compare a hash of weights and optimiser
-state after every gradient step, and a run whose processes ever differ fails; its times are then not worth comparing.
+episodes in Gymnasium's own environment, with all processes on this machine. With `--verify` they compare a hash of
+weights and optimiser state after every gradient step, and a run whose processes ever differ fails; its times are then
+not worth comparing.
 """
 
 from __future__ import annotations
