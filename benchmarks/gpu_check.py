@@ -78,7 +78,7 @@ def jobs() -> list[Job]:
         Job("streams", "streams", 40, {"env_ids": ["CartPole-v1", "Pendulum-v1"]}),
         Job("two_devices", "two devices", 45, {"env_id": "CartPole-v1"}),
         Job("kernels", "kernels, classic control", 45, {"env_ids": list(ENV_IDS)}),
-        Job("kernels", "kernels, MuJoCo", 45, {"env_ids": ["HalfCheetah-v5", "Ant-v5", "Humanoid-v5"]}),
+        Job("kernels", "kernels, MuJoCo", 60, {"env_ids": ["HalfCheetah-v5", "Ant-v5", "Humanoid-v5"]}),
         Job("throughput", "throughput CartPole-v1", 40, _sizes("CartPole-v1", 2**14, 2**17, 2**20)),
         Job("throughput", "throughput HalfCheetah-v5", 40, _sizes("HalfCheetah-v5", 2**12, 2**16)),
         *(

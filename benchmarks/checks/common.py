@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 import gpuenvs
+from gpuenvs.runtime.cuda import simulated
 
 
 def wait(device: str) -> None:
     """Until `device` has done all that it was given."""
-    if device != "cpu":
+    if device != "cpu" and not simulated():
         import torch
 
         torch.cuda.synchronize(device)
@@ -20,7 +21,7 @@ def wait(device: str) -> None:
 
 def array_module(device: str) -> Any:
     """numpy or cupy."""
-    if device == "cpu":
+    if device == "cpu" or simulated():
         return np
     import cupy
 
@@ -29,7 +30,11 @@ def array_module(device: str) -> Any:
 
 def on_device(device: str) -> Any:
     """A block in which cupy allocates and launches on `device`."""
-    return contextlib.nullcontext() if device == "cpu" else array_module(device).cuda.Device(int(device[5:] or 0))
+    return (
+        contextlib.nullcontext()
+        if device == "cpu" or simulated()
+        else array_module(device).cuda.Device(int(device[5:] or 0))
+    )
 
 
 def actions(spec: Any, rows: np.ndarray, step: int, dtype: Any = np.float32) -> np.ndarray:

@@ -384,3 +384,24 @@ def test_a_rehearsal_from_the_source_tree_with_few_packages(tmp_path):
 
 def test_lines_that_are_no_findings_are_left_out():
     assert findings('hello\n@check {"check": "a", "ok": true}\n@check {"che') == [{"check": "a", "ok": True}]
+
+
+SIMULATED = """
+import json
+from benchmarks.checks import determinism, throughput
+from benchmarks.checks.common import snapshot_differences
+
+for env_id in ("CartPole-v1", "InvertedPendulum-v5"):
+    whole = determinism.play(env_id, "cuda:0", 5, 0, 3)
+    assert not snapshot_differences(determinism.play(env_id, "cuda:0", 2, 1, 3), whole, slice(1, 3))
+    other = determinism.play(env_id, "cuda:0", 2, 0, 3)
+    assert "state_real" in snapshot_differences(other, whole, slice(1, 3))
+    assert throughput.stepping(env_id, "cuda:0", 2, 0.01) > 0
+"""
+
+
+def test_sections_run_on_the_cuda_backend_in_the_simulator():
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "ignore", "-c", SIMULATED]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -1,4 +1,5 @@
 import io
+import json
 import os
 import subprocess
 import sys
@@ -294,3 +295,66 @@ def test_usage_of_a_kernel(monkeypatch):
 
     found = worker.usage(Dispatcher, 0, 10**6)
     assert found == {"registers": 64, "local_bytes": 16, "shared_bytes": 0, "threads_per_block": 128, "occupancy": 0.5}
+
+
+ON_CUDA = """
+import contextlib, json, sys, types
+import numpy as np
+
+cupy = types.ModuleType("cupy")
+vars(cupy).update({name: getattr(np, name) for name in ("asarray", "arange", "zeros", "full", "uint8", "float32")})
+now = [0.0]
+
+class Event:
+    def record(self, stream):
+        now[0] += 1.0
+        self.at = now[0]
+    def synchronize(self):
+        pass
+
+class Block(contextlib.AbstractContextManager):
+    ptr = 0
+    def __init__(self, *arguments, **more):
+        pass
+    def __exit__(self, *error):
+        pass
+    def synchronize(self):
+        pass
+    def begin_capture(self):
+        raise RuntimeError("no graphs here")
+
+cupy.cuda = types.SimpleNamespace(
+    Event=Event, Stream=Block, Device=Block, get_elapsed_time=lambda a, b: 1e3 * (b.at - a.at)
+)
+sys.modules["cupy"] = cupy
+
+import cuda_floor
+import gpurl_kernels
+from timing import Clock
+
+cuda_floor.rates = lambda watch, device: {}
+cuda_floor.copy_rate = lambda watch, size: float(size)
+gpurl_kernels.usage = lambda kernel, index, rows: {"rows": rows, "has_kernel": kernel is not None}
+request = {"env_id": sys.argv[1], "device": "cuda:0", "num_envs": 4, "threads": 1, "action": json.loads(sys.argv[2])}
+print(json.dumps(gpurl_kernels.on_cuda(request, Clock(0.1))))
+"""
+
+
+@pytest.mark.parametrize(
+    ("env_id", "action"),
+    [("CartPole-v1", {"n": 2}), ("Pendulum-v1", {"k": 1, "low": -2, "high": 2})],
+)
+def test_the_worker_launches_each_kernel_on_cuda(env_id, action):
+    """In the simulator, with a stand-in for cupy whose events are a second apart."""
+    path = os.pathsep.join([str(WORKERS), str(WORKERS.parent.parent)])
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": path}
+    command = [sys.executable, "-W", "ignore", "-c", ON_CUDA, env_id, json.dumps(action)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = {row["kernel"]: row for row in json.loads(done.stdout.splitlines()[-1])["kernels"]}
+    for name in ("step_kernel", "begin_kernel", "observe_kernel"):
+        assert found[name]["steps_per_second"] == pytest.approx(4), found[name]
+        assert found[name]["graph"] is False and found[name]["has_kernel"]
+        assert found[name]["copy_bytes_per_second"] == 4 * found[name]["bytes_per_step"]
+    assert found["32 steps, random actions"]["steps_per_second"] == pytest.approx(4 * 32)
+    assert "error" in found["rollout"] or "skipped" in found["rollout"]  # torch has no simulator
