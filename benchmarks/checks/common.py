@@ -30,11 +30,9 @@ def array_module(device: str) -> Any:
 
 def on_device(device: str) -> Any:
     """A block in which cupy allocates and launches on `device`."""
-    return (
-        contextlib.nullcontext()
-        if device == "cpu" or simulated()
-        else array_module(device).cuda.Device(int(device[5:] or 0))
-    )
+    if device == "cpu" or simulated():
+        return contextlib.nullcontext()
+    return array_module(device).cuda.Device(int(device[5:] or 0))
 
 
 def actions(spec: Any, rows: np.ndarray, step: int, dtype: Any = np.float32) -> np.ndarray:
