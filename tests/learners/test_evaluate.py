@@ -108,6 +108,17 @@ def test_continuous_actions(on):
     assert set(result.lengths) == {200} and -2000 < result.mean < 0
 
 
+def test_returns_are_summed_in_float64():
+    from learners.evaluate import _seeds
+
+    policy = FixedPolicy(lambda obs, noise: torch.zeros(len(obs), 1))
+    result = evaluate(policy, "Pendulum-v1", 3, "gpuenvs")
+    env = gpuenvs.make("Pendulum-v1", 3, device="cpu", seed=_seeds(0, 1)[0])
+    env.reset()
+    rewards = [env.step(np.zeros((3, 1), np.float32))[1].astype(np.float64) for _ in range(200)]
+    assert list(result.returns) == sum(rewards).tolist()
+
+
 def test_both_places_agree_on_a_policy():
     here, there = (
         evaluate(FixedPolicy(random_push), "CartPole-v1", 300, on, 1, False) for on in ("gpuenvs", "gymnasium")
