@@ -60,7 +60,8 @@ def _plain_ptx(text: str) -> bytes:
 
     library: Any = nvvm.NVVM()
     head = f'target triple = "nvptx64-nvidia-cuda"\ntarget datalayout = "{library.data_layout}"\n'
-    unit: Any = nvvm.CompilationUnit({"arch": ARCHITECTURE.replace("sm_", "compute_"), "opt": 3, "fma": 0})
+    compilation_unit: Any = nvvm.CompilationUnit
+    unit = compilation_unit({"arch": ARCHITECTURE.replace("sm_", "compute_"), "opt": 3, "fma": 0})
     unit.add_module((head + text).encode())
     unit.verify()
     return unit.compile().rstrip(b"\0\n") + b"\n"
@@ -100,12 +101,36 @@ def array_arguments(address: int, array: Any) -> list[int]:
     return [0, 0, array.size, array.itemsize, address, *array.shape, *array.strides]
 
 
+class Written:
+    """Which bytes of some arrays hold something, from launch to launch; other arrays are written throughout."""
+
+    def __init__(self) -> None:
+        self._shadows: dict[tuple[int, int], np.ndarray] = {}
+
+    def poison(self, array: np.ndarray) -> None:
+        """From now on the array holds nothing."""
+        self._shadows[array.ctypes.data, array.nbytes] = np.zeros(array.nbytes, np.uint8)
+
+    def shadow(self, array: np.ndarray) -> Any:
+        """What `Memory.add` takes as `initialised`."""
+        return self._shadows.get((array.ctypes.data, array.nbytes), True)
+
+    def of(self, array: np.ndarray) -> np.ndarray:
+        """One byte per byte of a contiguous part of a poisoned array: whether it holds something. A view."""
+        for (start, size), shadow in self._shadows.items():
+            offset = array.ctypes.data - start
+            if offset >= 0 and offset + array.nbytes <= size:
+                return shadow[offset : offset + array.nbytes].reshape(*array.shape, array.itemsize)
+        raise KeyError("not part of a poisoned array")
+
+
 class Allocations(Memory):
     """Memory whose allocations are numpy arrays, added when first asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, written: Written | None = None) -> None:
         super().__init__()
         self._known: dict[tuple[int, int], int] = {}
+        self._written = written or Written()
 
     def address(self, array: np.ndarray) -> np.int64:
         """Address of an array; 0 of an empty one."""
@@ -113,17 +138,21 @@ class Allocations(Memory):
             return np.int64(0)
         key = (array.ctypes.data, array.nbytes)
         if key not in self._known:
-            self._known[key] = self.add(f"array {len(self._known)} {array.dtype}{array.shape}", array)
+            name = f"array {len(self._known)} {array.dtype}{array.shape}"
+            self._known[key] = self.add(name, array, self._written.shadow(array))
         return np.int64(self._known[key])
 
 
 @contextlib.contextmanager
-def interpreted(log: list[tuple[str, Statistics]] | None = None, contract: bool = True) -> Iterator[None]:
+def interpreted(
+    log: list[tuple[str, Statistics]] | None = None, contract: bool = True, written: Written | None = None
+) -> Iterator[None]:
     """Within it `cuda:0` is the interpreter.
 
     Args:
         log: receives (kernel, what it executed) of each launch.
         contract: False for kernels of traced environments without fused multiply-adds, see `traced_ptx`.
+        written: what counts as written before the first launch; default: everything, as it is on a device.
     """
 
     def record(name: str, statistics: Statistics) -> None:
@@ -131,7 +160,7 @@ def interpreted(log: list[tuple[str, Statistics]] | None = None, contract: bool 
             log.append((name, statistics))
 
     def launch(backend: Any, name: str, threads: int, *arguments: Any) -> None:
-        memory = Allocations()
+        memory = Allocations(written)
         values = [
             v for array in (*arguments, *backend._fixed) for v in array_arguments(int(memory.address(array)), array)
         ]
@@ -140,7 +169,7 @@ def interpreted(log: list[tuple[str, Statistics]] | None = None, contract: bool 
         record(name, found.launch(memory, blocks, cuda.THREADS_PER_BLOCK, values))
 
     def run(backend: Any, name: str, count: int, action: Any, rows: Any) -> None:
-        memory = Allocations()
+        memory = Allocations(written)
         with mock.patch.object(traced_cuda, "_address", memory.address):
             backend._table[:] = backend._host_table()
             backend._processors, backend._addresses = (

@@ -116,20 +116,22 @@ class Buffer:
     Args:
         name: for messages.
         array: its bytes; writes go straight into it.
-        initialised: False if no byte counts as written yet.
+        initialised: False if no byte counts as written yet; or one byte for each that says whether it is, kept up to date.
         writable: whether kernels may write it.
         itemsize: bytes of an element, the grain at which races are seen.
         owners: whether races are looked for.
     """
 
     def __init__(
-        self, name: str, array: np.ndarray, initialised: bool, writable: bool, itemsize: int, owners: bool
+        self, name: str, array: np.ndarray, initialised: Any, writable: bool, itemsize: int, owners: bool
     ) -> None:
         data = array.reshape(-1).view(np.uint8)
         self.name, self.data, self.size, self.writable, self.base = name, data, data.size, writable, 0
         self.itemsize, self._track = itemsize, owners
         self._views = self._make_views(data)
-        self.shadow = None if initialised else np.zeros(data.size, np.uint8)
+        self.shadow: np.ndarray | None = initialised if isinstance(initialised, np.ndarray) else None
+        if initialised is False:
+            self.shadow = np.zeros(data.size, np.uint8)
         self._shadow_views = {} if self.shadow is None else self._make_views(self.shadow)
         self.owners: Owners | None = None
 
@@ -268,7 +270,7 @@ class Memory:
         self._next = GLOBAL_START
         self.variables: dict[Any, int] = {}  # (program, name) -> address of a kernel's global variable
 
-    def add(self, name: str, array: np.ndarray, initialised: bool = True, writable: bool = True) -> int:
+    def add(self, name: str, array: np.ndarray, initialised: Any = True, writable: bool = True) -> int:
         """Make a contiguous array an allocation; returns its address. Races are looked for where kernels may write."""
         if not array.flags.c_contiguous:
             raise ValueError(f"{name} is not contiguous")

@@ -53,8 +53,8 @@ def test_uninitialised_memory():
     half = "st.global.u32 [%d2], %r0; ld.global.u64 %d3, [%d2];"
     assert fault_of(half, out=out, out_written=False).kind == "uninitialised read"
     run("st.global.u32 [%d2], %r0; ld.global.u32 %r3, [%d2];", np.zeros(32, np.uint64), out, out_written=False)
-    local = {"variables": ".local .align 8 .b8 depot[16];"}
-    fault = fault_of("mov.u64 %d50, depot; st.local.u32 [%d50], %r0; ld.local.u64 %d3, [%d50];", **local)
+    local = ".local .align 8 .b8 depot[16];"
+    fault = fault_of("mov.u64 %d50, depot; st.local.u32 [%d50], %r0; ld.local.u64 %d3, [%d50];", variables=local)
     assert fault.kind == "uninitialised read" and "local memory" in str(fault)
     # Written by the even threads only.
     body = """
@@ -65,29 +65,29 @@ def test_uninitialised_memory():
         st.local.u32 [%d50], %r0;
     READ:
         ld.local.u32 %r3, [%d50];"""
-    assert "thread 1 of block 0" in str(fault_of(body, **local))
-    shared = {"variables": ".shared .align 8 .b8 pool[16];"}
-    assert fault_of("mov.u64 %d50, pool; ld.shared.u32 %r3, [%d50];", **shared).kind == "uninitialised read"
+    assert "thread 1 of block 0" in str(fault_of(body, variables=local))
+    shared = ".shared .align 8 .b8 pool[16];"
+    assert fault_of("mov.u64 %d50, pool; ld.shared.u32 %r3, [%d50];", variables=shared).kind == "uninitialised read"
 
 
 def test_vector_elements_that_nothing_uses_may_hold_nothing():
-    local = {"variables": ".local .align 8 .b8 depot[16];"}
+    local = ".local .align 8 .b8 depot[16];"
     body = "mov.u64 %d50, depot; st.local.u32 [%d50], %r0; ld.local.v2.u32 {%r3, %r4}, [%d50]; cvt.u64.u32 %d5, %r3;"
     out = np.zeros(32, np.uint64)
-    run(f"{body} st.global.u64 [%d2], %d5;", np.zeros(32, np.uint64), out, **local)
+    run(f"{body} st.global.u64 [%d2], %d5;", np.zeros(32, np.uint64), out, variables=local)
     assert out.tolist() == list(range(32))
-    assert fault_of(f"{body} add.s32 %r5, %r4, 1;", **local).kind == "uninitialised read"
+    assert fault_of(f"{body} add.s32 %r5, %r4, 1;", variables=local).kind == "uninitialised read"
 
 
 def test_private_memory_has_bounds():
-    local = {"variables": ".local .align 8 .b8 depot[16];"}
-    assert fault_of("mov.u64 %d50, depot; st.local.u32 [%d50+16], %r0;", **local).kind == "out of bounds"
-    fault = fault_of("mov.u64 %d50, depot; add.s64 %d50, %d50, %d30; st.local.u64 [%d50], %d1;", **local)
+    local = ".local .align 8 .b8 depot[16];"
+    assert fault_of("mov.u64 %d50, depot; st.local.u32 [%d50+16], %r0;", variables=local).kind == "out of bounds"
+    fault = fault_of("mov.u64 %d50, depot; add.s64 %d50, %d50, %d30; st.local.u64 [%d50], %d1;", variables=local)
     assert fault.kind == "out of bounds" and "thread 2 of block 0" in str(fault)
-    assert fault_of("mov.u64 %d50, depot; st.local.u64 [%d50+4], %d1;", **local).kind == "misaligned"
-    shared = {"variables": ".shared .align 8 .b8 pool[16];"}
+    assert fault_of("mov.u64 %d50, depot; st.local.u64 [%d50+4], %d1;", variables=local).kind == "misaligned"
+    shared = ".shared .align 8 .b8 pool[16];"
     body = "mov.u64 %d50, pool; add.s64 %d50, %d50, %d30; st.shared.u64 [%d50], %d1;"
-    assert "of 16 bytes of shared memory" in str(fault_of(body, **shared))
+    assert "of 16 bytes of shared memory" in str(fault_of(body, variables=shared))
 
 
 def test_undefined_registers():
@@ -141,12 +141,12 @@ EXCHANGE = """
 
 
 def test_a_missing_barrier():
-    shared = {"variables": ".shared .align 8 .b8 pool[256];"}
+    shared = ".shared .align 8 .b8 pool[256];"
     inputs, out = np.zeros(32, np.uint64), np.zeros(32, np.uint64)
-    run(EXCHANGE.format(barrier="bar.sync 0;", second="bar.sync 0;"), inputs, out, **shared)
-    fault = fault_of(EXCHANGE.format(barrier="", second="bar.sync 0;"), **shared)
+    run(EXCHANGE.format(barrier="bar.sync 0;", second="bar.sync 0;"), inputs, out, variables=shared)
+    fault = fault_of(EXCHANGE.format(barrier="", second="bar.sync 0;"), variables=shared)
     assert fault.kind == "race" and "another thread wrote this, and no barrier followed" in str(fault)
-    fault = fault_of(EXCHANGE.format(barrier="bar.sync 0;", second=""), **shared)
+    fault = fault_of(EXCHANGE.format(barrier="bar.sync 0;", second=""), variables=shared)
     assert fault.kind == "race" and "another thread read this, no barrier followed" in str(fault)
 
 
