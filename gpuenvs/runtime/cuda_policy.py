@@ -6,7 +6,8 @@ Layers alternate between two forms, so that no more than two vectors of activati
 - *streamed*: for every output (a loop at run time) the products of all inputs, which are registers, and at once the spread of
   that one number over the next layer. The weights of one output lie together.
 
-All threads of a warp read the same weight at the same time: one broadcast, four weights to an instruction.
+All threads of a warp read the same weight at the same time: one broadcast, four weights to an instruction. (Indices are
+unsigned: numba would look whether a signed one is negative, and the compiler could not tell that it is a multiple of four.)
 
 Knows no torch: weights come as one flat float32 array in PyTorch's order (of each layer the weight (out, in), then the bias;
 after the last the log standard deviations of continuous actions).
@@ -206,9 +207,9 @@ def forward_lines(mlp: Mlp) -> list[str]:
         lines += [
             f"for _k in range({mlp.sizes[0]}):",
             "    _x = _inputs[_k]",
-            f"    _row = {s.weight[0]} + _k * {s.stride[0]}",
+            f"    _row = _u64({s.weight[0]} + _k * {s.stride[0]})",
         ]
-        lines += [f"    _h0_{j} += shared[_row + {j}] * _x" for j in range(layers[0][1])]
+        lines += [f"    _h0_{j} += shared[_row + _u64({j})] * _x" for j in range(layers[0][1])]
     else:
         for k in inputs:
             lines += [f"_h0_{j} += shared[{s.weight[0] + k * s.stride[0] + j}] * _x_{k}" for j in range(layers[0][1])]
@@ -245,14 +246,17 @@ def _streamed_lines(
     lines = [f"{target}_{k} = shared[{s.bias[layer + 1] + k}]" for k in range(spread_over)]
     lines += [
         f"for _j in range({fan_out}):",
-        f"    _row = {s.weight[layer]} + _j * {s.stride[layer]}",
-        f"    _even = shared[{s.bias[layer]} + _j]",
+        f"    _row = _u64({s.weight[layer]} + _j * {s.stride[layer]})",
+        f"    _even = shared[_u64({s.bias[layer]} + _j)]",
         "    _odd = _float32(0)",
     ]
     for j in range(fan_in):
-        lines.append(f"    {'_odd' if j % 2 else '_even'} += shared[_row + {j}] * {source}_{j}")
-    lines += ["    _y = _activation(_even + _odd)", f"    _row = {s.weight[layer + 1]} + _j * {s.stride[layer + 1]}"]
-    return lines + [f"    {target}_{k} += shared[_row + {k}] * _y" for k in range(spread_over)]
+        lines.append(f"    {'_odd' if j % 2 else '_even'} += shared[_row + _u64({j})] * {source}_{j}")
+    lines += [
+        "    _y = _activation(_even + _odd)",
+        f"    _row = _u64({s.weight[layer + 1]} + _j * {s.stride[layer + 1]})",
+    ]
+    return lines + [f"    {target}_{k} += shared[_row + _u64({k})] * _y" for k in range(spread_over)]
 
 
 def sample_lines(mlp: Mlp, correlated: bool) -> list[str]:
@@ -296,7 +300,7 @@ def namespace(mlp: Mlp) -> dict[str, Any]:
 
     return {
         "_float32": np.float32, "_exp": exp32, "_log": log, "_clip": clip, "_select": select, "_i32": i32, "_u32": u32,
-        "_activation": tanh32 if mlp.activation == "tanh" else relu32,
+        "_u64": np.uint64, "_activation": tanh32 if mlp.activation == "tanh" else relu32,
         "_four": rng.four_normal32 if mlp.continuous else rng.four_gumbel32,
         "_NEGATIVE_HALF": f32(-0.5), "_HALF_LOG_2PI": f32(0.5 * math.log(2 * math.pi)),
     }  # fmt: skip
