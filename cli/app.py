@@ -124,7 +124,7 @@ def _fail(message: str, code: int, debug: bool, label: bool = True) -> int:
     if os.environ.get("WORLD_SIZE", "1") not in ("", "1"):
         from learners.distributed import silent
 
-        if silent():
+        if silent(message.startswith("internal error")):
             return code
     line = " ".join(message.split())
     click.echo(f"error: {line}" if label else line, err=True)

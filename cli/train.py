@@ -17,7 +17,12 @@ RUNS = Path("runs")
 @click.option("-a", "--algo", default="ppo", show_default=True, help="Algorithm: ppo or a2c.")
 @click.option("--schedule", default="sync", show_default=True, help="Who collects and learns when: sync.")
 @click.option("-t", "--total-steps", type=Count(), help="Environment steps to train for.  [default: the preset's]")
-@click.option("-n", "--num-envs", type=Count(), help="Environments stepped at once.  [default: the preset's]")
+@click.option(
+    "-n",
+    "--num-envs",
+    type=Count(),
+    help="Environments stepped at once, by all processes together.  [default: the preset's]",
+)
 @SEED
 @device_option("auto")
 @click.option(
@@ -83,6 +88,7 @@ def command(
     gpurl train CartPole-v1
     gpurl train Pendulum-v1 -a ppo -s 3 -t 1e6 --set learning_rate=3e-4
     gpurl train CartPole-v1 --set env.gravity=5 --set hidden_sizes=32,32
+    torchrun --nproc-per-node 2 -m cli.main train CartPole-v1
     """
     import gpuenvs
 

@@ -245,6 +245,8 @@ def build(config: RunConfig, group: Group | None = None) -> Any:
 
     cores = allowed_cores()
     torch.set_num_threads(min(config.torch_threads, cores))
+    if group is not None and config.device != "cpu":
+        torch.cuda.set_device(config.device)  # NCCL's and torch's own work belongs on this process's GPU
     num_envs = config.settings["num_envs"]
     rows = group.share(num_envs) if group else num_envs
     env = gpuenvs.make(
@@ -339,8 +341,12 @@ def own_device(device: str) -> str:
     Raises:
         DeviceError: as `resolve_device`, or one GPU was named for several processes.
     """
-    if place() is not None and device == "auto":
+    if place() is None:
+        return resolve_device(device)
+    if device == "auto":
         device = resolve_device("auto").split(":")[0]
+    if device == "cuda":
+        resolve_device(f"cuda:{local_size() - 1}")  # so that all processes of a machine with too few GPUs say so
     return resolve_device(local_device(device))
 
 

@@ -119,16 +119,19 @@ def joined() -> Iterator[Group | None]:
     torch.distributed.destroy_process_group()
 
 
-def silent() -> bool:
+def silent(internal: bool = False) -> bool:
     """True in a process whose errors are printed by another one.
 
-    Process 0 prints those of all once it knows the others; before, the first process of each machine prints its own.
+    Process 0 prints those of all once it knows the others. Before, the first process of each machine prints what the user
+    did wrong, since the others would say the same; `internal` errors are printed by each.
     """
     try:
         where = place()
     except ConfigError:
         return False
-    return where is not None and bool(where.rank if _met else where.local_rank)
+    if where is None:
+        return False
+    return where.rank > 0 if _met else where.local_rank > 0 and not internal
 
 
 class Group:

@@ -276,8 +276,10 @@ def test_who_prints_errors(launched, monkeypatch):
     assert not distributed.silent()
     launched(WORLD_SIZE=4, RANK=2, LOCAL_RANK=0, LOCAL_WORLD_SIZE=2, **WHERE)
     assert not distributed.silent()  # the first of its machine
+    launched(WORLD_SIZE=4, RANK=3, LOCAL_RANK=1, LOCAL_WORLD_SIZE=2, **WHERE)
+    assert distributed.silent() and not distributed.silent(internal=True)
     monkeypatch.setattr(distributed, "_met", True)
-    assert distributed.silent()
+    assert distributed.silent() and distributed.silent(internal=True)
     launched(WORLD_SIZE=4, RANK=0, LOCAL_RANK=0, LOCAL_WORLD_SIZE=2, **WHERE)
     assert not distributed.silent()
 
