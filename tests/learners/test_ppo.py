@@ -75,7 +75,7 @@ def test_the_first_ratio_is_one_even_when_most_actions_are_clipped_by_the_bounds
     config = PPOConfig(num_envs=64, num_steps=32, log_std_init=2.0, epochs=1, minibatches=1, engine=engine)
     algo = PPO(config, env.single_observation_space, env.single_action_space)
     rollout = Rollout(32, 64, env.single_observation_space, env.single_action_space)
-    collector = Collector(env, engine=engine)
+    collector = Collector(env, collector={"torch": "eager", "fused": "fused"}[engine])
     for _ in range(2):  # the second time with observation statistics and a policy that has moved
         collector.collect(algo.policy, rollout, algo.version)
         assert (rollout.action.abs() > 2.0).float().mean() > 0.5
