@@ -301,9 +301,10 @@ def _meet(where: Place) -> Watch:
     gpus = torch.cuda.is_available() and dist.is_nccl_available()
     try:
         dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=timeout)
-        store = dist.TCPStore(address, port, is_master=False, timeout=datetime.timedelta(seconds=SILENCE_SECONDS))
+        parts: Any = dist  # TCPStore and PrefixStore are public, but not re-exported for type checkers
+        store = parts.TCPStore(address, port, is_master=False, timeout=datetime.timedelta(seconds=SILENCE_SECONDS))
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        watch = Watch(dist.PrefixStore(f"gpurl/{attempt}", store), where.rank, where.size)
+        watch = Watch(parts.PrefixStore(f"gpurl/{attempt}", store), where.rank, where.size)
         dist.all_gather_object([None] * where.size, where.rank)  # every process has given its first sign
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]

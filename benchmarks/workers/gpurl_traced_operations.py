@@ -3,6 +3,8 @@
 Counted in the recorded program: the operations of each region, times how often it runs on states that random actions lead to.
 """
 
+from typing import Any
+
 _KINDS = {"add": "add", "sub": "add", "mul": "multiply", "div": "divide", "sqrt": "divide"}
 ROWS, STEPS = 8, 40
 
@@ -15,7 +17,7 @@ def measure(request, clock):
     from gpuenvs.runtime.traced_python import printer
     from gpuenvs.trace.python import load
 
-    spec = gpuenvs.get(request["env_id"])
+    spec: Any = gpuenvs.get(request["env_id"])
     rng = np.random.default_rng(0)
     found = {}
     with gpuenvs.make(spec, ROWS, device="cpu", seed=0) as env:

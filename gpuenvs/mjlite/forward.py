@@ -27,9 +27,7 @@ MOST_UNROLLED = 48
 Watch = Callable[[Data], list[Any]]
 
 
-def forward(
-    m: Model, d: Data, start: list[Any] | None = None, cold: Any = 0.0, listed: bool | None = None
-) -> None:
+def forward(m: Model, d: Data, start: list[Any] | None = None, cold: Any = 0.0, listed: bool | None = None) -> None:
     """Everything up to the accelerations, as mj_forward. Reads qpos, qvel, ctrl.
 
     Writes what the stages write, and qacc; what the constraints exert is computed by `constraint_forces` if wanted.
@@ -166,7 +164,9 @@ def _pass(m: Model, values: list[Any], ctrl: list[Any], listed: bool | None) -> 
     return d, [*d.qacc, 0.0]
 
 
-def _euler(m: Model, values: list[Any], ctrl: list[Any], watched: _Watched, last: Any, listed: bool | None) -> list[Any]:
+def _euler(
+    m: Model, values: list[Any], ctrl: list[Any], watched: _Watched, last: Any, listed: bool | None
+) -> list[Any]:
     d, start = _pass(m, values, ctrl, listed)
     watched.store(d, last, d.qacc)
     acceleration, damped = d.qacc, integrate.damped_inertia(m, d)

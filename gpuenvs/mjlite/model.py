@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib
 import os
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -174,7 +175,7 @@ class Model:
         Raises:
             ModelError: no such element.
         """
-        import mujoco
+        mujoco: Any = importlib.import_module("mujoco")
 
         index = mujoco.mj_name2id(self.mj, getattr(mujoco.mjtObj, f"mjOBJ_{kind.upper()}"), name)
         if index < 0:
@@ -189,7 +190,7 @@ def load(source: str | Path) -> Model:
         ModelError: the file cannot be read or compiled, or uses a feature that is not supported.
     """
     try:
-        import mujoco
+        mujoco: Any = importlib.import_module("mujoco")
     except ImportError as error:
         raise ModelError("MuJoCo models need the mujoco package: pip install 'gpurl[mujoco]'") from error
     except AttributeError as error:  # what PyOpenGL raises while mujoco is imported, when its library is missing
@@ -239,7 +240,7 @@ def from_mjmodel(mj: Any) -> Model:
 
 def _flags(mj: Any, values: dict[str, Any]) -> dict[str, Any]:
     """Disable flags, folded into the constants they switch off (MuJoCo documentation, XML reference, option/flag)."""
-    import mujoco
+    mujoco: Any = importlib.import_module("mujoco")
 
     def disabled(name: str) -> bool:
         return bool(mj.opt.disableflags & getattr(mujoco.mjtDisableBit, f"mjDSBL_{name}"))
@@ -274,7 +275,7 @@ def _flags(mj: Any, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _actuator_disabled(mj: Any, i: int) -> bool:
-    import mujoco
+    mujoco: Any = importlib.import_module("mujoco")
 
     group = int(mj.actuator_group[i])
     in_disabled_group = 0 <= group <= 30 and bool(mj.opt.disableactuator & (1 << group))

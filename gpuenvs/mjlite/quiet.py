@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 
 @contextlib.contextmanager
 def mujoco_warnings_logged() -> Iterator[None]:
     """Inside the block, a warning of the C engine is a log record at level INFO. Does nothing without the mujoco package."""
     try:
-        import mujoco
+        mujoco: Any = importlib.import_module("mujoco")
     except ImportError:
         yield
         return

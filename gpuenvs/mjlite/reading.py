@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +44,7 @@ def from_data(data: Any, key: Key) -> float:
 
 def initial_values(model: Model) -> Callable[[Key], float]:
     """What MuJoCo computes at qpos0, to call a task's functions with."""
-    import mujoco
+    mujoco: Any = importlib.import_module("mujoco")
 
     data = mujoco.MjData(model.mj)
     mujoco.mj_forward(model.mj, data)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
 import os
 import sys
 from types import TracebackType
@@ -37,7 +38,7 @@ class Renderer:
     """
 
     def __init__(self, spec: EnvSpec, width: int = 480, height: int = 480) -> None:
-        import mujoco
+        mujoco: Any = importlib.import_module("mujoco")
 
         task = task_of(spec)
         if task is None:
@@ -60,7 +61,7 @@ class Renderer:
 
     def frame(self, state: Any) -> np.ndarray:
         """The picture of a State of the task, (height, width, 3) uint8."""
-        import mujoco
+        mujoco: Any = importlib.import_module("mujoco")
 
         mj, data, (width, height) = self._mj, self._data, self._size
         values = np.asarray(state, np.float64)
@@ -94,7 +95,7 @@ class Renderer:
 
 def _camera(task: Task, mj: Any) -> Any:
     """MuJoCo's free camera with the task's settings; it follows the body `trackbodyid` if that is a moving one."""
-    import mujoco
+    mujoco: Any = importlib.import_module("mujoco")
 
     camera = mujoco.MjvCamera()
     mujoco.mjv_defaultFreeCamera(mj, camera)
@@ -113,7 +114,7 @@ def _camera(task: Task, mj: Any) -> Any:
 
 def _root_of_motion(mj: Any) -> int:
     """The first body that can leave the picture (its joint is free or slides without a limit), or -1."""
-    import mujoco
+    mujoco: Any = importlib.import_module("mujoco")
 
     for k in range(mj.njnt):
         slides = mj.jnt_type[k] == mujoco.mjtJoint.mjJNT_SLIDE and not mj.jnt_limited[k]

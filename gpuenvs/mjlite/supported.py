@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,14 +29,14 @@ def problems(mj: Any) -> Iterator[str]:
 
 def element(mj: Any, kind: str, index: int) -> str:
     """`'name'` of an element, or `number 3` when it has none."""
-    import mujoco
+    mujoco: Any = importlib.import_module("mujoco")
 
     name = mujoco.mj_id2name(mj, getattr(mujoco.mjtObj, f"mjOBJ_{kind.upper()}"), int(index))
     return f"'{name}'" if name else f"number {int(index)}"
 
 
 def _options(mj: Any) -> Iterator[str]:
-    import mujoco
+    mujoco: Any = importlib.import_module("mujoco")
 
     integrators = {
         mujoco.mjtIntegrator.mjINT_EULER: "",
@@ -118,7 +119,7 @@ def _tendons(mj: Any) -> Iterator[str]:
 
 
 def _actuators(mj: Any) -> Iterator[str]:
-    import mujoco
+    mujoco: Any = importlib.import_module("mujoco")
 
     trn, joint = mujoco.mjtTrn, mujoco.mjtJoint
     for i in range(getattr(mj, "nactuator", mj.nu)):
@@ -152,7 +153,7 @@ _SENSORS = {
 
 def _sensors(mj: Any) -> Iterator[str]:
     """Sensors do not act on the motion; those whose value can be had from the state by name are let through."""
-    import mujoco
+    mujoco: Any = importlib.import_module("mujoco")
 
     for i in range(mj.nsensor):
         kind = mujoco.mjtSensor(mj.sensor_type[i]).name.removeprefix("mjSENS_")

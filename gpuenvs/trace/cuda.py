@@ -10,6 +10,7 @@ The text is in the dialect of LLVM 7 (typed pointers, no `fneg`), which libNVVM 
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from gpuenvs.trace.graph import Program, Value
@@ -159,9 +160,8 @@ def compile_ptx(text: str, architecture: str) -> bytes:
         text: what `CudaPrinter.text` returned.
         architecture: such as "compute_90".
     """
-    from numba.cuda.cudadrv import nvvm
-
-    library: Any = nvvm.NVVM()
+    nvvm: Any = importlib.import_module("numba.cuda.cudadrv.nvvm")
+    library = nvvm.NVVM()
     head = f'target triple = "nvptx64-nvidia-cuda"\ntarget datalayout = "{library.data_layout}"\n'
     unit = nvvm.CompilationUnit({"arch": architecture, "opt": 3})
     unit.add_module((head + text).encode())

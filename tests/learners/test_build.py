@@ -125,7 +125,9 @@ def test_options_that_change_the_environment():
         resolve("Hopper-v5", device="cpu", overrides=["env.healthy_z_range=3"])
 
 
-@pytest.mark.parametrize(("engine", "collector"), [("torch", "eager"), ("fused", "fused"), ("auto", "auto"), (None, "auto")])
+@pytest.mark.parametrize(
+    ("engine", "collector"), [("torch", "eager"), ("fused", "fused"), ("auto", "auto"), (None, "auto")]
+)
 def test_runs_from_before_there_were_collectors_go_on_as_they_were(engine, collector):
     document = resolve("CartPole-v1").to_dict()
     del document["settings"]["collector"]

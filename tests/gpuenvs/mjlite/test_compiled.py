@@ -1,4 +1,4 @@
-"""Compiled kernels of MuJoCo models: the C engine's step, one world's fault kept to itself, results that batches cannot change."""
+"""Compiled kernels of MuJoCo models: the C engine's step, faults kept to one world, results that batches cannot change."""
 
 import numpy as np
 import pytest

@@ -46,7 +46,9 @@ def test_one_step_is_the_engine_s(name):
     expected = engine(m, *start, 1)
     error = errors(ours(m, *start, 1), expected)
     rows = expected["nefc"]
-    print(f"{name}: {error}; rows per state: mean {rows.mean():.1f}, most {rows.max()}, none in {(rows == 0).mean():.0%}")
+    print(
+        f"{name}: {error}; rows per state: mean {rows.mean():.1f}, most {rows.max()}, none in {(rows == 0).mean():.0%}"
+    )
     assert rows.max() > 0
     assert error["qvel"] <= BOUND[name]
     assert error["qpos"] <= BOUND[name] / 100

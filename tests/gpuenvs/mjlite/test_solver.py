@@ -78,7 +78,8 @@ def problem(seed, contacts):
         d.contact.append(SimpleNamespace(pair=pair, dim=dim, pos=pos, frame=axes, mu=0.7, D=D, aref=aref))
         chains = [set(ancestors(BRANCHES, b - 1)) if b else set() for b in (first, second)]
         jac = [
-            point_jacobian(cdof, chains[1] - chains[0], pos, axis) - point_jacobian(cdof, chains[0] - chains[1], pos, axis)
+            point_jacobian(cdof, chains[1] - chains[0], pos, axis)
+            - point_jacobian(cdof, chains[0] - chains[1], pos, axis)
             for axis in axes[:dim]
         ]
         edges = [(1.0, 0.0, 0.0)] if dim == 1 else [(1, 0.7, 0), (1, -0.7, 0), (1, 0, 0.7), (1, 0, -0.7)]
@@ -157,7 +158,9 @@ def test_the_start_does_not_matter():
     m, d, _ = problem(5, CONTACTS["between branches"])
     rng = np.random.default_rng(6)
     rows = TreeRows(m, d)
-    found = [np.stack(rows.solve([scale * rng.normal(size=COUNT) for _ in range(NV)], limit=60)) for scale in (0, 1, 100)]
+    found = [
+        np.stack(rows.solve([scale * rng.normal(size=COUNT) for _ in range(NV)], limit=60)) for scale in (0, 1, 100)
+    ]
     assert np.abs(found[0] - found[1]).max() < 1e-9
     assert np.abs(found[0] - found[2]).max() < 1e-9
 
@@ -189,7 +192,9 @@ def test_without_an_upper_end_the_search_stays_finite():
 
 
 def test_a_tangent_that_cannot_move_counts_twice_on_the_normal():
-    contact = SimpleNamespace(dim=3, frame=[[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], mu=0.5, D=2.0, aref=[0.0] * 3)
+    contact = SimpleNamespace(
+        dim=3, frame=[[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], mu=0.5, D=2.0, aref=[0.0] * 3
+    )
     block = Block(contact)
     assert block.edge_weights([-1.0, 0.0, 3.0]) == [4.0, 0.0, 2.0]
     assert block.stiffness([-1.0, 0.0, 3.0]) == [(6.0, 0.0), (0.0, 0.0), (-2.0, 2.0)]

@@ -20,7 +20,17 @@ from tests.gpuenvs.classic import CLASSIC
 from tests.learners.tagged_env import TaggedEnv
 
 MUJOCO = ("InvertedPendulum-v5", "Hopper-v5", "HalfCheetah-v5")
-FIELDS = ("obs", "action", "log_prob", "reward", "terminated", "truncated", "final_obs", "episode_return", "episode_length")
+FIELDS = (
+    "obs",
+    "action",
+    "log_prob",
+    "reward",
+    "terminated",
+    "truncated",
+    "final_obs",
+    "episode_return",
+    "episode_length",
+)
 SEED = 3
 
 
