@@ -12,15 +12,17 @@ from benchmarks.cases import Contender
 from benchmarks.compare import side_by_side
 from benchmarks.report import Progress, quantity, ratio, table
 
-_SIZES = [256, 1024, 4096]
+_SIZES, _LARGE_SIZES = [256, 1024, 4096], [1024, 4096, 16384, 65536]
+_WIDE = 100  # numbers in an observation from which a task is so slow that larger batches gain nothing
 
 
-def contenders(cores: int, peers: bool) -> list[Contender]:
-    """Whom to measure on a machine with that many cores."""
+def contenders(cores: int, peers: bool, obs_dim: int) -> list[Contender]:
+    """Whom to measure on a machine with that many cores; a second thread pays where a step of the batch takes long enough."""
+    sizes = _SIZES if obs_dim >= _WIDE else _LARGE_SIZES
     found = []
     for dtype in ("float64", "float32"):
         for threads in sorted({1, cores}):
-            options = {"batch_sizes": _SIZES, "dtype": dtype, "threads": [threads]}
+            options = {"batch_sizes": sizes, "dtype": dtype, "threads": [threads]}
             name = f"gpurl {dtype}, {_threads(threads)}"
             found.append(Contender(name, "gpurl_env", "gpuenvs", "pip install gpurl", peer=False, options=options))
     if not peers:
@@ -48,7 +50,7 @@ def measure_task(
     space = spec.action_space
     action = {"k": spec.action_dim, "low": float(space.low.min()), "high": float(space.high.max())}
     request = {"env_id": spec.id, "action": action, "seconds": seconds}
-    chosen = contenders(cores, peers)
+    chosen = contenders(cores, peers, spec.obs_dim)
     results = side_by_side(chosen, request, python, repeats, progress)
     rows = []
     for contender in chosen:

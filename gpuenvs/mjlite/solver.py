@@ -22,6 +22,7 @@ from gpuenvs import trace as T
 from gpuenvs.mjlite import factor, newton
 from gpuenvs.mjlite import linalg as la
 from gpuenvs.mjlite.contact_blocks import Block, BodyContacts, Contacts, PairContacts, across
+from gpuenvs.mjlite.model import RK4
 from gpuenvs.mjlite.single_rows import FrictionRow, LimitRow
 
 Slope = Callable[[Any], tuple[Any, Any]]
@@ -35,6 +36,7 @@ class JointRows:
 
     def __init__(self, m: Any, d: Any) -> None:
         self.m, self.d = m, d
+        self.decides_alone: bool = m.integrator != RK4
         self.singles = [LimitRow(row) for row in d.limits] + [FrictionRow(row) for row in d.friction]
 
     def single_residuals(self, a: list[Any]) -> list[Any]:
