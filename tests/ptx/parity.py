@@ -15,6 +15,7 @@ from tests.ladder.rollout import hash_id
 SEED = 2**63 + 11  # both words of the key matter
 OFFSET = 1000
 STEPS = 3
+NAN_ROWS = 8
 LIMIT = 3  # every row but those that end before reaches it within the steps, and begins an episode
 
 Record = dict[str, np.ndarray]
@@ -24,7 +25,7 @@ def options(env_id: str, n: int, real: str, autoreset: str) -> dict[str, Any]:
     """How both sides make the environment; under NEXT_STEP the first real param has another value in each row."""
     spec = gpuenvs.get(env_id)
     found: dict[str, Any] = {"dtype": real, "autoreset": autoreset, "env_offset": OFFSET, "max_episode_steps": LIMIT}
-    if autoreset == NEXT_STEP and not spec.traced:
+    if autoreset == NEXT_STEP:
         name = next((k for k, kind in field_kinds(type(spec.params)).items() if kind == REAL), None)
         if name is not None:
             found[name] = getattr(spec.params, name) * np.linspace(0.9, 1.1, n)
@@ -35,7 +36,7 @@ def scenario(env_id: str, n: int, real: str, steps: int = STEPS) -> Record:
     """Where the steps start: (fields, n) states, steps done by each row, and the actions of each step.
 
     States of the classic environments are drawn from all over their spaces. Those of the MuJoCo tasks are what 20 steps lead
-    to, in contact with the ground. The first row's first number is NaN, the last row has the most steps behind it.
+    to, in contact with the ground. Row k's number k is NaN in the first few rows, the last row has the most steps behind it.
     """
     spec = gpuenvs.get(env_id)
     rng = np.random.default_rng(hash_id(env_id))
@@ -43,7 +44,8 @@ def scenario(env_id: str, n: int, real: str, steps: int = STEPS) -> Record:
         states = _visited(env_id, rng, n, real)
     else:
         states = rng.permutation(np.asarray(sample_states(spec, rng, n), np.float64))[:n].T
-    states[0, 0] = np.nan
+    few = np.arange(min(len(states), NAN_ROWS))
+    states[few, few] = np.nan
     elapsed = rng.integers(0, LIMIT, (1, n)).astype(np.int32)
     elapsed[0, -1] = LIMIT - 1
     actions = np.stack([random_actions(spec, rng, n) for _ in range(steps)])

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from gpuenvs.runtime.buffers import SAME_STEP
+from gpuenvs.runtime.buffers import AUTORESET_MODES, SAME_STEP
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the CUDA compiler wheels are for Linux")
 if sys.platform == "linux":
@@ -29,9 +29,9 @@ CONTACTS = {"HalfCheetah-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5", "HumanoidS
 SHARE, FURTHEST = 0.005, 0.02
 
 
-def _start(env_id, sizes):
+def _start(env_id, sizes, real="float32"):
     n, steps = sizes.get(env_id, (256, 3))
-    return scenario(env_id, n, "float32", steps)
+    return scenario(env_id, n, real, steps)
 
 
 @pytest.mark.parametrize("env_id", MUJOCO)
@@ -56,13 +56,19 @@ def test_kernels_agree_with_the_cpu(env_id):
     assert found["step0/totals"][3] >= 1
 
 
-@pytest.mark.parametrize("env_id", [e for e in MUJOCO if e not in SIZES])
-def test_without_fused_operations_every_bit_is_the_same(env_id):
-    start, log = _start(env_id, PLAIN_SIZES), []
+PLAIN = [(env_id, "float32", SAME_STEP) for env_id in MUJOCO if env_id not in SIZES]
+PLAIN += [("HalfCheetah-v5", "float32", mode) for mode in AUTORESET_MODES if mode != SAME_STEP]
+PLAIN += [(env_id, "float64", SAME_STEP) for env_id in ("Hopper-v5", "HalfCheetah-v5")]
+
+
+@pytest.mark.parametrize("variant", PLAIN, ids="-".join)
+def test_without_fused_operations_every_bit_is_the_same(variant):
+    env_id, real, autoreset = variant
+    start, log = _start(env_id, PLAIN_SIZES, real), []
     with interpreted(log, contract=False):
-        found = play("cuda:0", env_id, start, "float32", SAME_STEP)
+        found = play("cuda:0", env_id, start, real, autoreset)
     with without_contraction():
-        expected = play("cpu", env_id, start, "float32", SAME_STEP, follow=found)
+        expected = play("cpu", env_id, start, real, autoreset, follow=found)
     assert exact_ones(found, expected) == []
     assert furthest(distances(found, expected)) == 0
     assert not any(name.startswith("fma") for _, statistics in log for name in statistics.executed)
