@@ -152,7 +152,7 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     ("Walker2d-v5", "ppo"): {
         "num_envs": 256,
         "num_steps": 64,
-        "total_steps": 4_000_000,
+        "total_steps": 6_000_000,
         "minibatches": 16,
     },
     ("Ant-v5", "ppo"): {
