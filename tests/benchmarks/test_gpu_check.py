@@ -40,6 +40,10 @@ def without_gpu(arguments, **more):
     return subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
 
 
+# What `make test` leaves in the environment: a make started by a test would take itself for a part of it.
+MAKE_SETS = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES")
+
+
 def test_without_a_gpu_it_ends_at_once_with_one_line():
     began = time.monotonic()
     done = without_gpu([sys.executable, "-m", "benchmarks.gpu_check"])
@@ -71,7 +75,7 @@ def test_which_interpreter_make_takes(tmp_path, arguments, environment, chosen):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").touch()
     words = [word.format(venv=tmp_path) for word in arguments]
-    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHON", "VENV", "MAKEFLAGS")}
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHON", "VENV", *MAKE_SETS)}
     done = subprocess.run(
         ["make", "-n", "gpu-check", *words], cwd=ROOT, env={**clean, **environment}, capture_output=True, text=True
     )
