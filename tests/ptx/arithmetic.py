@@ -2,7 +2,8 @@
 
 float32 and float64 operations round once, to nearest, ties to even: numpy's own do, and a fused multiply-add is the
 processor's (or, where it has none, the C library's, which is exact as well). Subnormal numbers are kept. The bits of a NaN
-are the processor's, not those a GPU makes.
+are the processor's, not those a GPU makes. Where PTX leaves the rounding of a multiplication and of an addition open (no
+`.rn`), machine code may fuse the two; here each rounds by itself.
 """
 
 from __future__ import annotations

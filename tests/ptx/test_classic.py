@@ -11,11 +11,10 @@ import gpuenvs
 from gpuenvs.errors import ActionError
 from gpuenvs.runtime.buffers import AUTORESET_MODES, SAME_STEP
 from tests.gpuenvs.classic import CLASSIC
+from tests.ptx.backend import interpreted
+from tests.ptx.parity import distances, exact_ones, furthest, play, scenario
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the CUDA compiler wheels are for Linux")
-if sys.platform == "linux":
-    from tests.ptx.backend import interpreted
-    from tests.ptx.parity import distances, exact_ones, furthest, play, scenario
 
 ROWS = 300  # two blocks and a part of a third
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}

@@ -10,12 +10,11 @@ import pytest
 import gpuenvs
 from gpuenvs.runtime.buffers import AUTORESET_MODES, NEXT_STEP, SAME_STEP
 from tests.gpuenvs.classic import CLASSIC
+from tests.gpuenvs.sampling import random_actions
+from tests.ptx.backend import Written, interpreted
+from tests.ptx.memory import Fault
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the CUDA compiler wheels are for Linux")
-if sys.platform == "linux":
-    from tests.gpuenvs.sampling import random_actions
-    from tests.ptx.backend import Written, interpreted
-    from tests.ptx.memory import Fault
 
 ROWS = 200
 BEGUN = ("state_real", "state_int", "obs", "elapsed", "running_return")

@@ -10,17 +10,16 @@ import numpy as np
 import pytest
 
 import gpuenvs
+from gpuenvs.runtime import cuda_source, traced
 from gpuenvs.runtime.buffers import SAME_STEP, make_layout, numpy_dtype
+from gpuenvs.runtime.cpu import TAIL
+from tests.gpuenvs.sampling import random_actions
+from tests.ptx.backend import interpreted, program
+from tests.ptx.machine import Program
+from tests.ptx.memory import Fault, Memory
+from tests.ptx.snippet import text
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the CUDA compiler wheels are for Linux")
-if sys.platform == "linux":
-    from gpuenvs.runtime import cuda_source, traced
-    from gpuenvs.runtime.cpu import TAIL
-    from tests.gpuenvs.sampling import random_actions
-    from tests.ptx.backend import interpreted, program
-    from tests.ptx.machine import Program
-    from tests.ptx.memory import Fault, Memory
-    from tests.ptx.snippet import text
 
 MOST = 2**31 - 1  # what `num_envs` may be
 BLOCK = 128

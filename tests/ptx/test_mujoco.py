@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from gpuenvs.runtime.buffers import AUTORESET_MODES, SAME_STEP
+from tests.ladder.traced import MUJOCO
+from tests.ptx import backend
+from tests.ptx.backend import interpreted, without_contraction
+from tests.ptx.parity import distances, exact_ones, furthest, play, scenario
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the CUDA compiler wheels are for Linux")
-if sys.platform == "linux":
-    from tests.ladder.traced import MUJOCO
-    from tests.ptx.backend import interpreted, without_contraction
-    from tests.ptx.parity import distances, exact_ones, furthest, play, scenario
 
 # Rows and steps where not 256 and 3: their steps take many seconds, almost whatever the number of rows is.
 SIZES = {"HumanoidStandup-v5": (32, 1)}
@@ -27,6 +27,13 @@ TOLERANCE = 1e-5
 # Tasks with contacts: how much of all numbers may be further apart, and how far. float32 itself is off by as much.
 CONTACTS = {"HalfCheetah-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5", "HumanoidStandup-v5"}
 SHARE, FURTHEST = 0.005, 0.02
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_programs():
+    """Hundreds of megabytes that no other module needs."""
+    yield
+    backend._programs.clear()
 
 
 def _start(env_id, sizes, real="float32"):

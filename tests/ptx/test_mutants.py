@@ -10,14 +10,13 @@ import pytest
 
 import gpuenvs
 from gpuenvs.runtime.buffers import SAME_STEP, make_layout
+from tests.ladder import offline
+from tests.ptx import backend
+from tests.ptx.machine import Program
+from tests.ptx.memory import Fault
+from tests.ptx.parity import distances, exact_ones, furthest, play, scenario
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the CUDA compiler wheels are for Linux")
-if sys.platform == "linux":
-    from tests.ladder import offline
-    from tests.ptx import backend
-    from tests.ptx.machine import Program
-    from tests.ptx.memory import Fault
-    from tests.ptx.parity import distances, exact_ones, furthest, play, scenario
 
 SWAPPED = {
     "add.f32": "sub.f32",
