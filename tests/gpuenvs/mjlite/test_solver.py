@@ -7,6 +7,7 @@ import pytest
 
 from gpuenvs.mjlite import newton
 from gpuenvs.mjlite.contact_blocks import Block
+from gpuenvs.mjlite.model import RK4
 from gpuenvs.mjlite.solver import TreeRows
 from tests.gpuenvs.mjlite.harness import stack
 from tests.gpuenvs.mjlite.test_factor import BRANCHES, ancestors, random_matrix
@@ -58,6 +59,7 @@ def problem(seed, contacts):
     smooth = rng.normal(size=(COUNT, NV)) * 5
     cost = Cost(dense, smooth)
     m = SimpleNamespace(
+        integrator=RK4,
         dof_parentid=BRANCHES, dof_bodyid=[i + 1 for i in range(NV)], body_parentid=[0, *(p + 1 for p in BRANCHES)],
         body_dofadr=[-1, *range(NV)], body_dofnum=[0] + [1] * NV, body_weldid=list(range(NV + 1)),
         body_rootid=[0, *(list(ancestors(BRANCHES, i))[-1] + 1 for i in range(NV))],
