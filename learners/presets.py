@@ -135,11 +135,13 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "gamma": 0.9999,
         "gae_lambda": 0.98,
     },
+    # At twice this step size one seed in three settles for half the return.
     ("Hopper-v5", "ppo"): {
         "num_envs": 256,
         "num_steps": 64,
         "total_steps": 4_000_000,
         "minibatches": 16,
+        "learning_rate": 5e-4,
     },
     # Wide noise teaches it to slide on its back, from which few seeds recover; with a third of it none does.
     ("HalfCheetah-v5", "ppo"): {
