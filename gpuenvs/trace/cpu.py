@@ -25,7 +25,6 @@ Operations of a row program beside those of `graph`, all made by `gpuenvs.runtim
 from __future__ import annotations
 
 import functools
-import hashlib
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -181,8 +180,8 @@ class CpuPrinter(Printer):
 # --- machine code ----------------------------------------------------------------------------------------------------
 
 
-@functools.cache
-def _target_machine() -> Any:
+def _new_machine() -> Any:
+    """A target machine of this processor; MCJIT takes its own and keeps it."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     features = llvm.get_host_cpu_features().flatten()
@@ -200,7 +199,7 @@ def machine_identity() -> str:
 
 def compile_object(text: str) -> bytes:
     """Object code of a module."""
-    machine = _target_machine()
+    machine = _new_machine()
     module = llvm.parse_assembly(text)
     module.triple = llvm.get_process_triple()
     module.data_layout = str(machine.target_data)
@@ -218,15 +217,3 @@ class Loaded:
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
         self.address: int = self._engine.get_function_address(name)
-        self.digest = hashlib.sha256(code).hexdigest()
-
-
-def _new_machine() -> Any:
-    _target_machine()
-    return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
-        cpu=llvm.get_host_cpu_name(),
-        features=llvm.get_host_cpu_features().flatten(),
-        opt=2,
-        jit=True,
-        codemodel="jitdefault",
-    )

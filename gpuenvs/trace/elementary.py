@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from gpuenvs.trace.graph import apply, convert
+from gpuenvs.trace.graph import apply
 
 _real: list[str] = ["float64"]
 
@@ -167,7 +167,3 @@ def atan2(y: Any, x: Any) -> Any:
     angle = _select(swap, 1.5707963267948966 - angle, angle)
     angle = _select(x < 0.0, 3.141592653589793 - angle, angle)
     return _select(y < 0.0, -angle, angle)
-
-
-def to_real(x: Any) -> Any:
-    return convert(x, "real")

@@ -7,13 +7,13 @@ from gpuenvs.trace.graph import Branch, Loop, Program, Region, Value
 _EFFECTS = ("put", "count")
 
 
-def _statements(region: Region) -> list[Value]:
+def statements(region: Region) -> list[Value]:
     """Every item of a region and of the bodies inside it."""
     found = []
     for item in region.items:
         found.append(item)
         if item.op in ("loop", "do_while", "if"):
-            found += _statements(item.attr.region)
+            found += statements(item.attr.region)
     return found
 
 
@@ -29,7 +29,7 @@ class Liveness:
         self.slots: dict[int, set[int]] = {}  # statement id -> numbers of its needed values
         self._stores: dict[int, list[Value]] = {}
         self._work: list[Value] = []
-        for item in _statements(program.root):
+        for item in statements(program.root):
             if item.op == "store":
                 self._stores.setdefault(item.attr, []).append(item)
             if item.op in _EFFECTS:

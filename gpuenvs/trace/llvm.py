@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpuenvs.trace.graph import COMPARISONS, Branch, Loop, Program, Region, Value
-from gpuenvs.trace.liveness import Liveness
+from gpuenvs.trace.liveness import Liveness, statements
 
 _REAL_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INTEGER_OPS = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}
@@ -323,7 +323,7 @@ class Printer:
 
     def used_arrays(self) -> list[int]:
         """Numbers of the arrays that are loaded and stored."""
-        items = [item for item in _walk(self.program.root) if item.op == "load" and item in self.live]
+        items = [item for item in statements(self.program.root) if item.op == "load" and item in self.live]
         return sorted({item.attr for item in items})
 
     def _element(self, number: int) -> str:
@@ -382,12 +382,3 @@ class Printer:
         pointer = self.set(f"getelementptr inbounds {whole}, {table} @table{v.attr}, i64 0, i64 {self.name(v.args[0])}")
         loaded = self.set(f"load {kind}, {entry} {pointer}")
         return self.spread(loaded, kind) if v.kind == "real" else f"add i64 {loaded}, 0"
-
-
-def _walk(region: Region) -> list[Value]:
-    found = []
-    for item in region.items:
-        found.append(item)
-        if item.op in ("loop", "do_while", "if"):
-            found += _walk(item.attr.region)
-    return found

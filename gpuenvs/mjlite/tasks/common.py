@@ -82,3 +82,17 @@ def difference(a: Any, b: Any) -> list[Any]:
 def where_healthy(healthy: Any, reward: Any) -> Any:
     """`reward` if `healthy`, else 0."""
     return T.where(healthy, reward, 0.0)
+
+
+def x_velocity(before: Any, after: Any) -> Any:
+    """Mean velocity along x over a control step, m/s, of a model whose first coordinate is x."""
+    return (after.qpos[0] - before.qpos[0]) / after.dt
+
+
+def upright_info(before: Any, action: Any, after: Any, params: Any) -> dict[str, Any]:
+    """Gymnasium's further numbers of the planar models that stand: their second coordinate is the height."""
+    return {
+        "x_position": after.qpos[0],
+        "z_distance_from_origin": after.qpos[1] - after.initial_qpos[1],
+        "x_velocity": x_velocity(before, after),
+    }

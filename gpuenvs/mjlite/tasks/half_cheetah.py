@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from gpuenvs.mjlite.task import task_spec
-from gpuenvs.mjlite.tasks.common import flag, model_file, squares, uniform_normal_start
+from gpuenvs.mjlite.tasks.common import flag, model_file, squares, uniform_normal_start, x_velocity
 from gpuenvs.spec import EnvSpec
 
 ID = "HalfCheetah-v5"
@@ -25,10 +25,6 @@ class Params(NamedTuple):
     forward_reward_weight: float = 1.0
     ctrl_cost_weight: float = 0.1
     reset_noise_scale: float = 0.1
-
-
-def x_velocity(before, after):
-    return (after.qpos[0] - before.qpos[0]) / after.dt
 
 
 def reward(before, action, after, params):

@@ -18,7 +18,16 @@ from typing import Any, NamedTuple
 
 from gpuenvs import trace as T
 from gpuenvs.mjlite.task import task_spec
-from gpuenvs.mjlite.tasks.common import flag, model_file, pair, squares, uniform_start, where_healthy
+from gpuenvs.mjlite.tasks.common import (
+    flag,
+    model_file,
+    pair,
+    squares,
+    uniform_start,
+    upright_info,
+    where_healthy,
+    x_velocity,
+)
 from gpuenvs.spec import EnvSpec
 
 ID = "Walker2d-v5"
@@ -33,10 +42,6 @@ class Params(NamedTuple):
     healthy_angle_range_low: float = -1.0  # rad
     healthy_angle_range_high: float = 1.0
     reset_noise_scale: float = 5e-3
-
-
-def x_velocity(before, after):
-    return (after.qpos[0] - before.qpos[0]) / after.dt
 
 
 def healthy(now, params):
@@ -58,14 +63,6 @@ def reward(before, action, after, params):
 
 def unhealthy(after, params):
     return T.logical_not(healthy(after, params))
-
-
-def info(before, action, after, params):
-    return {
-        "x_position": after.qpos[0],
-        "z_distance_from_origin": after.qpos[1] - after.initial_qpos[1],
-        "x_velocity": x_velocity(before, after),
-    }
 
 
 def configure(
@@ -93,7 +90,7 @@ def configure(
         observation=observation,
         reward=reward,
         terminated=unhealthy if flag(ID, "terminate_when_unhealthy", terminate_when_unhealthy) else None,
-        info=info,
+        info=upright_info,
         reset=uniform_start,
         params=Params(
             healthy_z_range_low=z[0],

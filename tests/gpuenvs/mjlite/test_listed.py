@@ -123,7 +123,7 @@ def test_recorded_program_stays_small() -> None:
     from gpuenvs.mjlite.inertia import com_pos
     from gpuenvs.mjlite.kinematics import Data, kinematics
     from gpuenvs.trace.graph import record, statement
-    from gpuenvs.trace.liveness import _statements
+    from gpuenvs.trace.liveness import statements
 
     m = harness.model("Humanoid")
     with record() as program:
@@ -134,8 +134,8 @@ def test_recorded_program_stays_small() -> None:
         )
         kinematics(m, d)
         com_pos(m, d)
-        before = len(_statements(program.root))
+        before = len(statements(program.root))
         list_contacts(m, d)
-        added = len(_statements(program.root)) - before
+        added = len(statements(program.root)) - before
     assert [(group.dim, group.capacity) for group in d.listed.groups] == [(3, 29), (1, 161)]
     assert added < 3000
