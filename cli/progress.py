@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ class TrainingLine:
     def __enter__(self) -> TrainingLine:
         if not self._quiet and sys.stderr.isatty():
             self._bar = _make_bar()
-            self._task = self._bar.add_task(self._title, total=None, sps="", result="compiling", left="")
+            self._task = self._bar.add_task(self._title, total=None, sps="", result="compiling", pipeline="", left="")
             self._bar.start()
             self._bar.refresh()
         return self
@@ -45,11 +46,13 @@ class TrainingLine:
         self._next = now + (TERMINAL_SECONDS if self._bar is not None else PLAIN_SECONDS)
         recent = progress.recent_return()
         result = "return -" if recent is None else f"return {recent:.1f}"
+        pipeline = lag_and_overlap(progress.pipeline())
         left = duration(progress.seconds_left)
         if self._bar is None:
             share = 100 * min(1.0, progress.step / progress.total_steps)
-            line = f"{self._title} {share:3.0f}%  {progress.step:,} steps  {rate(progress.sps)}  {result}  ETA {left}"
-            print(line, file=sys.stderr, flush=True)
+            parts = [f"{self._title} {share:3.0f}%", f"{progress.step:,} steps", rate(progress.sps), result]
+            parts += [pipeline] if pipeline else []
+            print("  ".join([*parts, f"ETA {left}"]), file=sys.stderr, flush=True)
             return
         self._bar.update(
             self._task,
@@ -57,6 +60,7 @@ class TrainingLine:
             completed=min(progress.step, progress.total_steps),
             sps=rate(progress.sps),
             result=result,
+            pipeline=pipeline,
             left=f"ETA {left}",
         )
         self._bar.refresh()
@@ -75,10 +79,22 @@ def _make_bar() -> Any:
         TextColumn("{task.completed:,.0f} steps"),
         TextColumn("[cyan]{task.fields[sps]}"),
         TextColumn("[green]{task.fields[result]}"),
+        TextColumn("{task.fields[pipeline]}"),
         TextColumn("{task.fields[left]}"),
         console=console(stderr=True),
         auto_refresh=False,
     )
+
+
+def lag_and_overlap(pipeline: Mapping[str, float]) -> str:
+    """`lag 1  overlap 83%`, `lag 2.3 (max 5)`; empty for a schedule that never acts with weights of an earlier update."""
+    parts = []
+    if pipeline.get("lag_max"):
+        mean, most = pipeline["lag_mean"], pipeline["lag_max"]
+        parts.append(f"lag {most:g}" if mean == most else f"lag {mean:.1f} (max {most:g})")
+    if "overlap" in pipeline:
+        parts.append(f"overlap {pipeline['overlap']:.0%}")
+    return "  ".join(parts)
 
 
 def rate(steps_per_second: float) -> str:

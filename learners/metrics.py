@@ -3,6 +3,9 @@
 Values stay on their device until a row is due, so logging forces no host synchronisation in between. Resuming
 is exact: rows after the checkpoint's step are cut from the CSV, and the unfinished interval is part of the
 checkpoint.
+
+A policy lag is how many updates the learner was ahead of the weights that chose a row's action. How many rows had which
+lag goes into `lags.csv` beside the CSV, with the columns step, lag and rows: one line per logging interval and lag.
 """
 
 from __future__ import annotations
@@ -25,6 +28,10 @@ from learners.atomic import write_atomic, write_problem
 # Columns every row has; the algorithm's own follow in the order of its dict.
 COLUMNS = ("step", "iteration", "wall_s", "sps", "nonfinite_states", "episodes", "episode_return", "episode_length")
 RECENT = 100  # episodes in the running mean, or one per env if there are more envs
+LAGS_FILE = "lags.csv"
+LAG_COLUMNS = ["step", "lag", "rows"]
+# Shares of the wall-clock in 0..1 that a pipelined schedule reports among its metrics.
+SHARES = ("overlap", "sampler_idle", "learner_idle")
 
 
 def to_numpy(values: Any) -> np.ndarray:
@@ -50,31 +57,45 @@ class Interval:
         self._counts: dict[str, int] = {}
         self._returns, self._lengths = np.zeros(0), np.zeros(0)
         self._pending: list[tuple[Any, Any]] = []  # episodes still on their device
+        self._lags: dict[int, int] = {}
+        self._last_pipeline: dict[str, float] = {}
 
-    def add(self, metrics: Mapping[str, Any], returns: Any, lengths: Any) -> None:
-        """Add one iteration: metrics (float or 0-d tensor each) and its finished episodes, (k,) each."""
+    def add(
+        self, metrics: Mapping[str, Any], returns: Any, lengths: Any, lags: Mapping[int, int] | None = None
+    ) -> None:
+        """Add one iteration: metrics (float or 0-d tensor each), its finished episodes, (k,) each, and lag -> rows."""
         for key, value in metrics.items():
             # `+ 0` copies: the learner may write its next metrics into the same tensor.
             self._sums[key] = self._sums.get(key, 0) + value
             self._counts[key] = self._counts.get(key, 0) + 1
         self._pending.append((returns, lengths))
+        for lag, rows in (lags or {}).items():
+            self._lags[int(lag)] = self._lags.get(int(lag), 0) + int(rows)
 
     def recent_return(self) -> float | None:
         """Mean return of the last episodes; None before any has finished."""
         self._gather()
         return float(self._recent_returns.mean()) if len(self._recent_returns) else None
 
-    def flush(self) -> dict[str, float | int | None]:
-        """The interval's means; starts the next one."""
+    def pipeline(self) -> dict[str, float]:
+        """`lag_mean`, `lag_max` and `SHARES`, as far as the schedule has them: of this interval, else of the last one."""
+        shares = {key: float(self._sums[key]) / self._counts[key] for key in SHARES if key in self._sums}
+        return {**lag_statistics(self._lags), **shares} or self._last_pipeline
+
+    def flush(self) -> dict[str, Any]:
+        """The interval's means (float, int or None each); starts the next one. `lags` is lag -> rows if there are any."""
         self._gather()
-        row: dict[str, float | int | None] = {
+        self._last_pipeline = self.pipeline()
+        row: dict[str, Any] = {
             "episodes": self._episodes,
             "episode_return": float(self._returns.mean()) if len(self._returns) else None,
             "episode_length": float(self._lengths.mean()) if len(self._lengths) else None,
         }
         for key, total in self._sums.items():
             row[key] = float(total) / self._counts[key]
-        self._sums, self._counts = {}, {}
+        if self._lags:
+            row.update(lag_statistics(self._lags), lags=self._lags)
+        self._sums, self._counts, self._lags = {}, {}, {}
         self._returns, self._lengths = np.zeros(0), np.zeros(0)
         return row
 
@@ -88,6 +109,7 @@ class Interval:
             "counts": dict(self._counts),
             "returns": self._returns,
             "lengths": self._lengths,
+            "lags": dict(self._lags),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -96,6 +118,7 @@ class Interval:
         self._recent_returns = state["recent_returns"]
         self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
         self._returns, self._lengths = state["returns"], state["lengths"]
+        self._lags = dict(state.get("lags", {}))  # checkpoints of earlier versions have none
         self._pending = []
 
     def _gather(self) -> None:
@@ -111,10 +134,18 @@ class Interval:
         self._lengths = np.concatenate([self._lengths, lengths])
 
 
-class MetricsWriter:
-    """Appends rows to metrics.csv and to a TensorBoard event file.
+def lag_statistics(lags: Mapping[int, int]) -> dict[str, float]:
+    """`lag_mean` over the rows and `lag_max` of lag -> rows; empty if there are no rows."""
+    rows = sum(lags.values())
+    if not rows:
+        return {}
+    return {"lag_mean": sum(lag * count for lag, count in lags.items()) / rows, "lag_max": max(lags)}
 
-    `resume_step` None starts both afresh; a step cuts the CSV back to it and tells TensorBoard to forget what
+
+class MetricsWriter:
+    """Appends rows to metrics.csv and to a TensorBoard event file, and their lags to lags.csv.
+
+    `resume_step` None starts all afresh; a step cuts the CSVs back to it and tells TensorBoard to forget what
     follows.
     Raises `RunError` when a file cannot be written.
     """
@@ -127,14 +158,17 @@ class MetricsWriter:
             write_atomic(csv_file, b"")
         else:
             self._columns, self.rows = cut_rows(csv_file, resume_step)
+        self._lags = LagFile(csv_file.with_name(LAGS_FILE), resume_step)
         self._events = EventFile(tensorboard, resume_step)
         try:
             self._file = open(csv_file, "a", newline="")  # noqa: SIM115 (closed by close())
         except OSError as error:
             raise write_problem(csv_file, error) from error
 
-    def write(self, row: Mapping[str, float | int | None]) -> None:
-        """Append one row; `row` has at least "step". A column not seen before is added to the whole file."""
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Append one row: "step" and what `Interval.flush` gave. A column not seen before is added to the whole file."""
+        step, lags = int(row["step"] or 0), row.get("lags", {})
+        row = {key: value for key, value in row.items() if key != "lags"}
         new = [key for key in row if key not in self._columns]
         if new:
             self._add_columns(new)
@@ -146,7 +180,8 @@ class MetricsWriter:
         except OSError as error:
             raise write_problem(self._path, error) from error
         self.rows += 1
-        self._events.write(int(row["step"] or 0), row)
+        self._lags.write(step, lags)
+        self._events.write(step, row, lags)
 
     def sync(self) -> None:
         """Make all rows durable: called before each checkpoint, so that none is ahead of its metrics."""
@@ -155,11 +190,12 @@ class MetricsWriter:
             os.fsync(self._file.fileno())
         except OSError as error:
             raise write_problem(self._path, error) from error
+        self._lags.sync()
         self._events.sync()
 
     def close(self) -> None:
-        """Close both files; errors are not of interest any more."""
-        for file in (self._file, self._events):
+        """Close all files; errors are not of interest any more."""
+        for file in (self._file, self._lags, self._events):
             with contextlib.suppress(OSError, RunError):
                 file.close()
 
@@ -176,6 +212,38 @@ class MetricsWriter:
             self._file = open(self._path, "a", newline="")  # noqa: SIM115
         except OSError as error:
             raise write_problem(self._path, error) from error
+
+
+class LagFile:
+    """Appends policy lags to lags.csv; a step in `resume_step` cuts it back to that. Raises `RunError`."""
+
+    def __init__(self, path: Path, resume_step: int | None) -> None:
+        self._path = path
+        if resume_step is None or not cut_rows(path, resume_step)[0]:
+            write_atomic(path, f"{','.join(LAG_COLUMNS)}\n".encode())
+        try:
+            self._file = open(path, "a")  # noqa: SIM115 (closed by close())
+        except OSError as error:
+            raise write_problem(path, error) from error
+
+    def write(self, step: int, lags: Mapping[int, int]) -> None:
+        """One line per lag -> rows of the interval that ended at `step`."""
+        try:
+            self._file.writelines(f"{step},{lag},{rows}\n" for lag, rows in sorted(lags.items()))
+            self._file.flush()
+        except OSError as error:
+            raise write_problem(self._path, error) from error
+
+    def sync(self) -> None:
+        """Make the lines durable."""
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise write_problem(self._path, error) from error
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class EventFile:
@@ -198,12 +266,14 @@ class EventFile:
             start = SessionLog(status=SessionLog.START)
             self._put(Event(wall_time=time.time(), step=resume_step + 1, session_log=start))
 
-    def write(self, step: int, row: Mapping[str, float | int | None]) -> None:
-        """One event at `step` with a scalar per column."""
+    def write(self, step: int, row: Mapping[str, float | int | None], lags: Mapping[int, int]) -> None:
+        """One event at `step` with a scalar per column and a histogram of lag -> rows, if there are any."""
         event = self._event(wall_time=time.time(), step=step)
         for key, value in row.items():
             if key != "step" and value is not None:
                 event.summary.value.add(tag=_tag(key), simple_value=float(value))
+        if lags:
+            _add_histogram(event.summary.value.add(tag=_tag("lag")).histo, lags)
         self._put(event)
 
     def sync(self) -> None:
@@ -261,6 +331,17 @@ def read_rows(path: Path) -> dict[str, np.ndarray]:
     return {name: table[:, index] for index, name in enumerate(header)}
 
 
+def read_lags(path: Path) -> dict[int, int]:
+    """Lag -> rows of a whole run from its lags.csv; empty where there is none. Raises `RunError`."""
+    if not path.exists():
+        return {}
+    table = read_rows(path)
+    total: dict[int, int] = {}
+    for lag, rows in zip(*(table.get(name, np.zeros(0)).astype(int).tolist() for name in LAG_COLUMNS[1:])):
+        total[lag] = total.get(lag, 0) + rows
+    return dict(sorted(total.items()))
+
+
 def _row_step(line: str) -> float:
     """The step in a row's first cell; infinite, hence dropped, if it is none."""
     try:
@@ -278,7 +359,21 @@ def _cell(value: float | int | None) -> str:
 def _tag(key: str) -> str:
     if key.startswith("episode"):
         return f"episode/{key.removeprefix('episode_')}"
+    if key in SHARES or key.partition("_")[0] == "lag":
+        return f"schedule/{key}"
     return f"time/{key}" if key in COLUMNS else f"train/{key}"
+
+
+def _add_histogram(histogram: Any, lags: Mapping[int, int]) -> None:
+    """Fill a TensorBoard histogram: a bucket around each whole number from the least lag to the greatest."""
+    low, high = min(lags), max(lags)
+    histogram.min, histogram.max = low, high
+    histogram.num = sum(lags.values())
+    histogram.sum = sum(lag * rows for lag, rows in lags.items())
+    histogram.sum_squares = sum(lag * lag * rows for lag, rows in lags.items())
+    for lag in range(low, high + 1):
+        histogram.bucket_limit.append(lag + 0.5)
+        histogram.bucket.append(lags.get(lag, 0))
 
 
 def _event_path(folder: Path) -> Path:

@@ -56,6 +56,7 @@ class Progress:
     sps: float  # environment steps per second since this process began to train
     seconds_left: float
     recent_return: Callable[[], float | None]  # reads episodes from the device: call it a few times a second at most
+    pipeline: Callable[[], Mapping[str, float]] = dict  # see `Interval.pipeline`
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,8 @@ class Trainer:
     def _progress(self) -> Progress:
         sps = self.sps
         left = max(0, self.settings.total_steps - self.step) / max(sps, 1e-9)
-        return Progress(self.step, self.settings.total_steps, self.iteration, sps, left, self._interval.recent_return)
+        interval, end = self._interval, self.settings.total_steps
+        return Progress(self.step, end, self.iteration, sps, left, interval.recent_return, interval.pipeline)
 
     def _write_row(self) -> None:
         nonfinite_states = self._require_health()

@@ -1,11 +1,11 @@
 import pytest
 
-from cli.progress import TrainingLine, duration, rate
+from cli.progress import TrainingLine, duration, lag_and_overlap, rate
 from learners.train import Progress
 
 
-def moment(step, recent=12.34):
-    return Progress(step, 1000, step // 10, 156_000.0, 65.0, lambda: recent)
+def moment(step, recent=12.34, **pipeline):
+    return Progress(step, 1000, step // 10, 156_000.0, 65.0, lambda: recent, lambda: pipeline)
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,19 @@ def test_duration(seconds, text):
     assert duration(seconds) == text
 
 
+@pytest.mark.parametrize(
+    ("pipeline", "text"),
+    [
+        ({}, ""),
+        ({"lag_mean": 0.0, "lag_max": 0}, ""),
+        ({"lag_mean": 1.0, "lag_max": 1, "overlap": 0.834, "learner_idle": 0.2}, "lag 1  overlap 83%"),
+        ({"lag_mean": 2.31, "lag_max": 5}, "lag 2.3 (max 5)"),
+    ],
+)
+def test_lag_and_overlap(pipeline, text):
+    assert lag_and_overlap(pipeline) == text
+
+
 def test_plain_lines_now_and_then(capsys, monkeypatch):
     import cli.progress as module
 
@@ -31,12 +44,12 @@ def test_plain_lines_now_and_then(capsys, monkeypatch):
             line(moment(step))
         clock[0] = module.PLAIN_SECONDS + 1
         line(moment(400, None))
-        line(moment(1000))
+        line(moment(1000, lag_mean=1.0, lag_max=1, overlap=0.5))
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
         "CartPole-v1 ppo  10%  100 steps  156k steps/s  return 12.3  ETA 1:05",
         "CartPole-v1 ppo  40%  400 steps  156k steps/s  return -  ETA 1:05",
-        "CartPole-v1 ppo 100%  1,000 steps  156k steps/s  return 12.3  ETA 1:05",
+        "CartPole-v1 ppo 100%  1,000 steps  156k steps/s  return 12.3  lag 1  overlap 50%  ETA 1:05",
     ]
 
 
@@ -60,6 +73,7 @@ def test_a_terminal_gets_one_live_line(monkeypatch):
     monkeypatch.setenv("COLUMNS", "150")
     with TrainingLine("CartPole-v1 ppo") as line:
         line(moment(500))
-        line(moment(1000))
+        line(moment(1000, lag_mean=1.0, lag_max=1))
     shown = screen.getvalue()
     assert "CartPole-v1 ppo" in shown and "156k steps/s" in shown and "return 12.3" in shown and "100%" in shown
+    assert "lag 1" in shown

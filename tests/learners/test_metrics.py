@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gpuenvs.errors import RunError
-from learners.metrics import Interval, MetricsWriter, cut_rows, read_rows, to_numpy
+from learners.metrics import Interval, MetricsWriter, cut_rows, read_lags, read_rows, to_numpy
 
 
 def row(step, **values):
@@ -15,7 +15,7 @@ def row(step, **values):
 def events(folder):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    accumulator = EventAccumulator(str(folder))
+    accumulator = EventAccumulator(str(folder), size_guidance={"scalars": 0, "histograms": 0})  # 0: all of them
     accumulator.Reload()
     return accumulator
 
@@ -174,3 +174,99 @@ def test_damaged_csv_is_one_line(paths):
         read_rows(paths[0])
     paths[0].write_text("")
     assert read_rows(paths[0]) == {}
+
+
+def test_lags_are_counted_over_the_interval():
+    interval = Interval()
+    interval.add({"overlap": 0.5, "loss": 9.0}, [], [], {1: 100})
+    interval.add({"overlap": 0.7}, [], [], {1: 100, 4: 50})
+    shown = {"lag_mean": pytest.approx(1.6), "lag_max": 4, "overlap": pytest.approx(0.6)}
+    assert interval.pipeline() == shown
+    row = interval.flush()
+    assert (row["lag_mean"], row["lag_max"], row["lags"]) == (pytest.approx(1.6), 4, {1: 200, 4: 50})
+    assert interval.pipeline() == shown  # nothing of the next interval yet
+    interval.add({"overlap": 0.1}, [], [], {0: 10})
+    assert interval.pipeline() == {"lag_mean": 0, "lag_max": 0, "overlap": 0.1}
+    assert interval.flush()["lags"] == {0: 10}
+
+
+def test_a_schedule_without_lags_gets_no_columns_for_them():
+    interval = Interval()
+    interval.add({"loss": 1.0}, [], [])
+    assert interval.pipeline() == {}
+    assert not [key for key in interval.flush() if key.startswith("lag")]
+
+
+def test_lags_go_on_exactly_from_a_state():
+    first, second = Interval(), Interval()
+    first.add({}, [], [], {1: 10, 2: 3})
+    second.load_state_dict(first.state_dict())
+    second.add({}, [], [], {2: 4})
+    assert second.flush()["lags"] == {1: 10, 2: 7}
+    assert first.flush()["lags"] == {1: 10, 2: 3}  # the state was a copy
+
+
+def test_lags_survive_a_checkpoint_file(tmp_path):
+    from learners import checkpoint
+
+    interval = Interval()
+    interval.add({}, [], [], {1: 10})
+    checkpoint.save(tmp_path / "step-000000000001.safetensors", {"interval": interval.state_dict()}, step=1)
+    resumed = Interval()
+    resumed.load_state_dict(checkpoint.load(tmp_path / "step-000000000001.safetensors")["interval"])
+    assert resumed.flush()["lags"] == {1: 10}
+
+
+def test_a_state_from_before_lags_were_kept():
+    interval = Interval()
+    interval.add({}, [1.0], [1])
+    state = interval.state_dict()
+    del state["lags"]
+    resumed = Interval()
+    resumed.load_state_dict(state)
+    assert resumed.flush() == interval.flush()
+
+
+def test_lag_histogram_in_file_and_events(paths):
+    writer = MetricsWriter(*paths)
+    writer.write(row(10, lag_mean=1.0, lag_max=1, overlap=0.5, lags={1: 64}))
+    writer.write(row(20, lag_mean=2.0, lag_max=3, overlap=0.5, lags={3: 32, 1: 32}))
+    writer.write(row(30))
+    writer.close()
+    lags = paths[0].with_name("lags.csv")
+    assert lags.read_text() == "step,lag,rows\n10,1,64\n20,1,32\n20,3,32\n"
+    assert read_lags(lags) == {1: 96, 3: 32}
+    assert "lags" not in read_rows(paths[0])
+    accumulator = events(paths[1])
+    assert {"schedule/lag_mean", "schedule/lag_max", "schedule/overlap"} <= set(accumulator.Tags()["scalars"])
+    first, second = (event.histogram_value for event in accumulator.Histograms("schedule/lag"))
+    assert (first.bucket_limit, first.bucket) == ([1.5], [64.0])
+    assert (second.min, second.max, second.num, second.sum, second.sum_squares) == (1, 3, 64, 128, 320)
+    assert (second.bucket_limit, second.bucket) == ([1.5, 2.5, 3.5], [32.0, 0.0, 32.0])
+
+
+def test_resume_cuts_the_lags_too(paths):
+    lags = paths[0].with_name("lags.csv")
+    writer = MetricsWriter(*paths)
+    for step in (10, 20, 30):
+        writer.write(row(step, lags={1: step, 2: 1}))
+    writer.close()
+    lags.write_text(lags.read_text() + "40,1")  # cut by a kill
+    writer = MetricsWriter(*paths, 20)
+    writer.write(row(30, lags={5: 7}))
+    writer.sync()
+    writer.close()
+    assert lags.read_text() == "step,lag,rows\n10,1,10\n10,2,1\n20,1,20\n20,2,1\n30,5,7\n"
+    MetricsWriter(*paths).close()
+    assert read_lags(lags) == {}
+
+
+def test_a_run_from_before_lags_were_kept_is_resumed(paths):
+    write(paths, [10, 20])
+    lags = paths[0].with_name("lags.csv")
+    lags.unlink()
+    assert read_lags(lags) == {}
+    writer = MetricsWriter(*paths, 20)
+    writer.write(row(30, lags={1: 5}))
+    writer.close()
+    assert read_lags(lags) == {1: 5}
