@@ -50,6 +50,18 @@ class ProcessError(GpurlError, RuntimeError):
     """Another process of a data-parallel training failed or cannot be reached."""
 
 
+class HostError(GpurlError, RuntimeError):
+    """A host environment raised, or a process that steps host environments died.
+
+    Attributes:
+        traceback: text of the first traceback, or `""` where there is none.
+    """
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback
+
+
 class RunError(GpurlError, RuntimeError):
     """A run directory cannot be made, locked, written or continued."""
 
