@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from gpuenvs.errors import ConfigError
 from learners.distributions import Categorical, DiagGaussian, Distribution
+from learners.images import Encoder, is_image, repeatable_convolutions
 from learners.normalize import ObsNorm
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
@@ -33,11 +35,16 @@ def action_head(action_space: Any) -> tuple[type[Categorical] | type[DiagGaussia
     raise ConfigError(f"action space {action_space} is not supported: use Discrete or a one-dimensional float Box")
 
 
-def obs_size(observation_space: Any) -> int:
-    """Length of the observation vector. Raises ConfigError unless the space is a one-dimensional Box."""
+def obs_shape(observation_space: Any) -> tuple[int, ...]:
+    """(d,) of vectors, (C, H, W) of images. Raises ConfigError unless the space is a Box of one or the other."""
+    if is_image(observation_space):
+        return tuple(map(int, observation_space.shape))
     if type(observation_space).__name__ == "Box" and len(observation_space.shape) == 1:
-        return int(observation_space.shape[0])
-    raise ConfigError(f"observation space {observation_space} is not supported: use a one-dimensional Box")
+        return (int(observation_space.shape[0]),)
+    raise ConfigError(
+        f"observation space {observation_space} is not supported: use a one-dimensional Box, or one of images (uint8, "
+        "channels first)"
+    )
 
 
 class MLP(nn.Sequential):
@@ -66,11 +73,36 @@ class MLP(nn.Sequential):
         self.activation = activation
 
 
+class ImageNetwork(nn.Module):
+    """An encoder of its own, then an MLP: images (N, C, H, W) of 0..255, uint8 or float32, -> (N, sizes[-1]).
+
+    Arguments are those of `MLP`; `sizes` begin after the encoder.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        sizes: Iterable[int],
+        activation: str,
+        last_gain: float,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.encoder = Encoder(shape, generator)
+        self.mlp = MLP((self.encoder.size, *sizes), activation, last_gain, generator)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.mlp(self.encoder(obs / 255))
+
+
 class Policy(nn.Module):
     """Separate actor and critic over normalised observations.
 
     Raw observations (N, obs_dim) enter `act`, `sample` and `features`; `distribution` and `value` take what `features`
     returns, so that a learner normalises a batch once for many passes.
+
+    Where the observation space holds images, observations are (N, C, H, W) uint8 and stay so until they enter the networks,
+    which begin with an encoder each (`learners.images`) and know no statistics: `normalize_obs` is for vectors.
 
     Every weight is a view into `flat` (float32), which holds `actor_flat` (the actor's layers, then log_std for
     continuous actions) and `critic_flat`; of each layer first the weight (out, in), then the bias. A snapshot of all
@@ -92,27 +124,37 @@ class Policy(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        obs_dim = obs_size(observation_space)
+        shape = obs_shape(observation_space)
+        self.image = len(shape) == 3
         self.head, num_outputs = action_head(action_space)
         generator = torch.Generator().manual_seed(seed)
-        self.obs_dim = obs_dim
+        self.obs_dim = math.prod(shape)
         self.num_outputs = num_outputs
-        self.obs_norm = ObsNorm(obs_dim) if normalize_obs else None
-        self.actor = MLP((obs_dim, *hidden_sizes, num_outputs), activation, 0.01, generator)
-        self.log_std = nn.Parameter(torch.full((num_outputs,), log_std_init)) if self.continuous else None
-        self.critic = MLP((obs_dim, *hidden_sizes, 1), activation, 1.0, generator)
-        self.to(device)
-        self._flatten()
+        self.obs_norm = ObsNorm(self.obs_dim) if normalize_obs and not self.image else None
 
-    def _flatten(self) -> None:
+        def network(outputs: int, last_gain: float) -> MLP | ImageNetwork:
+            if self.image:
+                return ImageNetwork(shape, (*hidden_sizes, outputs), activation, last_gain, generator)
+            return MLP((*shape, *hidden_sizes, outputs), activation, last_gain, generator)
+
+        self.actor = network(num_outputs, 0.01)
+        self.log_std = nn.Parameter(torch.full((num_outputs,), log_std_init)) if self.continuous else None
+        self.critic = network(1, 1.0)
+        self._settle(device)
+
+    def _settle(self, device: str | torch.device) -> None:
+        """Move to the device and lay out the weights there."""
+        self.to(device)
+        if self.image and torch.device(device).type == "cuda":
+            repeatable_convolutions()
         self.flat = flatten_parameters([*self.actor_parameters(), *self.critic.parameters()])
         split = sum(p.numel() for p in self.actor_parameters())
         self.actor_flat, self.critic_flat = self.flat[:split], self.flat[split:]
 
     def copy_on(self, device: str | torch.device) -> Policy:
         """A copy with memory of its own on `device`."""
-        other = copy.deepcopy(self).to(device)
-        other._flatten()
+        other = copy.deepcopy(self)
+        other._settle(device)
         return other
 
     def acting_tensors(self) -> list[Tensor]:
@@ -143,11 +185,11 @@ class Policy(nn.Module):
         return (self.num_outputs,)
 
     def features(self, obs: Tensor) -> Tensor:
-        """Normalised observations, with the statistics as they stand."""
+        """Normalised observations, with the statistics as they stand; images as they are."""
         return obs if self.obs_norm is None else self.obs_norm(obs)
 
     def distribution(self, features: Tensor) -> Distribution:
-        """The action distribution of each row of `features` (N, obs_dim)."""
+        """The action distribution of each row of `features`."""
         outputs = self.actor(features)
         return Categorical(outputs) if self.log_std is None else DiagGaussian(outputs, self.log_std)
 
@@ -170,12 +212,12 @@ class Policy(nn.Module):
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Actions for raw obs (N, obs_dim): (N,) int64 or (N, k) float32, on the obs' device.
+        """Actions for raw obs (N, ...): (N,) int64 or (N, k) float32, on the obs' device.
 
         `deterministic` gives the mode. Otherwise the randomness is `noise` (N, *noise_shape) or, without it, drawn
         from `generator` (torch's global one if None).
         """
-        dist = self.distribution(self.features(obs.to(self.flat.dtype)))
+        dist = self.distribution(self.features(obs if self.image else obs.to(self.flat.dtype)))
         if deterministic:
             return dist.mode()
         if noise is None:

@@ -14,9 +14,10 @@ Where `--learner-device` names the environments' own GPU, `split` puts the two r
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -180,7 +181,7 @@ def memory_needed(config: Any, processes: int = 1) -> dict[str, dict[str, int]]:
     import gpuenvs
     from gpuenvs.runtime.buffers import SAME_STEP, make_layout, numpy_dtype
     from gpuenvs.runtime.options import real_dtype
-    from learners.networks import action_head, obs_size
+    from learners.networks import action_head
     from learners.rollout import Rollout
     from learners.transfer import SLOTS
 
@@ -188,17 +189,11 @@ def memory_needed(config: Any, processes: int = 1) -> dict[str, dict[str, int]]:
     spec, _ = gpuenvs.get(config.env_id).with_options(dict(config.env_params))
     envs, steps = -(-settings["num_envs"] // processes), settings["num_steps"]
     spaces = spec.observation_space, spec.action_space
-    obs_dim, (_, outputs) = obs_size(spaces[0]), action_head(spaces[1])
+    _, outputs = action_head(spaces[1])
     layout, real = make_layout(spec, SAME_STEP), real_dtype(config.dtype)
     chunk = Rollout.size(steps, envs, *spaces)
     rows = steps * envs
-    sizes = [obs_dim, *settings["hidden_sizes"]]
-    weights = sum(a * b + b for a, b in zip(sizes, [*sizes[1:], 0])) * 2 + sizes[-1] * (outputs + 1)
-    batch_rows = -(-rows // settings.get("minibatches", 1))
-    # Features of obs and final_obs and a dozen numbers per row; activations and their gradients of a minibatch; the
-    # critic's pass over all rows at once.
-    batch = rows * 4 * (2 * obs_dim + 12 + 2 * settings.get("epochs", 1))
-    passes = 4 * max(batch_rows * 3 * sum(sizes[1:]) * 2, rows * 2 * max(sizes[1:]))
+    weights, updates = _learning(spaces[0], outputs, rows, settings)
     chunks = 1 if config.transfer == "alias" else SLOTS
     needed: dict[str, dict[str, int]] = {config.env_device: {}}
     needed.setdefault(config.device, {})
@@ -209,8 +204,30 @@ def memory_needed(config: Any, processes: int = 1) -> dict[str, dict[str, int]]:
         env_side["horizons to send"] = chunks * chunk
     learner_side["horizons"] = chunks * chunk
     learner_side["weights"] = 6 * 4 * weights
-    learner_side["updates"] = batch + passes
+    learner_side["updates"] = updates
     return {device: dict(sorted(parts.items(), key=lambda item: -item[1])) for device, parts in needed.items()}
+
+
+def _learning(observation_space: Any, outputs: int, rows: int, settings: Mapping[str, Any]) -> tuple[int, int]:
+    """(how many weights the two networks have, bytes that an update on `rows` rows takes beside them)."""
+    from learners.images import encoder_sizes
+    from learners.networks import obs_shape
+    from learners.rollout import IMAGE_ROWS
+
+    shape = obs_shape(observation_space)
+    obs_dim = math.prod(shape)
+    filters, activations, width = encoder_sizes(shape) if len(shape) == 3 else (0, 0, obs_dim)
+    sizes = [width, *settings["hidden_sizes"]]
+    weights = 2 * (filters + sum(a * b + b for a, b in itertools.pairwise(sizes))) + (sizes[-1] + 1) * (outputs + 1)
+    minibatch, epochs = -(-rows // settings.get("minibatches", 1)), settings.get("epochs", 1)
+    units = activations + sum(sizes[1:])
+    # A dozen numbers per row and each epoch's order of them; activations and their gradients of a minibatch.
+    batch, passes = rows * 4 * (12 + 2 * epochs), minibatch * 4 * 3 * 2 * units
+    if len(shape) == 3:
+        # The images of a minibatch, as they are stored and as floats; the critic's pass is one of so many at a time.
+        return weights, batch + max(passes + minibatch * 5 * obs_dim, min(rows, IMAGE_ROWS) * 4 * (obs_dim + units))
+    # Features of obs and final_obs; the critic's pass over all rows at once.
+    return weights, batch + rows * 4 * 2 * obs_dim + max(passes, rows * 4 * 2 * max(sizes[1:], default=0))
 
 
 def require_memory(config: Any, free: Callable[[str], int | None], processes: int = 1) -> list[str]:

@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 
 from learners.functional import gae
+from learners.images import in_chunks, is_image
 from learners.native.rollout import fused_gae
-from learners.networks import Policy, action_head, obs_size
+from learners.networks import Policy, action_head, obs_shape
 from learners.normalize import RewardNorm
 
 _FEATURE_MAJOR = ("obs", "final_obs")
 # Where a field may begin in a chunk: whole lines of every cache, and what a GPU's widest loads want.
 ALIGNMENT = 256
+# Images that go through a network together where nothing is learned: some 200 KB of floats each.
+IMAGE_ROWS = 256
 
 
 class Field(NamedTuple):
@@ -44,7 +47,8 @@ class Rollout:
     | episode_return, episode_length | (T, n) f32, i32 | of the ended episode; valid only where one ended |
     | version | (T, n) i64 | number of updates behind the weights that chose the action |
 
-    obs and final_obs are feature-major in memory, as the environments are, so storing a step is a plain copy.
+    obs and final_obs are feature-major in memory, as the environments are, so storing a step is a plain copy. Of images they
+    are (…, n, C, H, W) uint8, in that order.
 
     All of them are views of `chunk`, one array of bytes, so that a horizon goes to another device in one copy. What a
     learner does not read is at the end: `learner_bytes` leaves it out of that copy.
@@ -85,7 +89,8 @@ class Rollout:
         self.chunk = torch.zeros(nbytes, dtype=torch.uint8, device=device) if chunk is None else chunk
         for field in self.fields.values():
             part = self.chunk[field.offset : field.offset + field.nbytes].view(field.dtype).view(field.shape)
-            setattr(self, field.name, part.transpose(1, 2) if field.name in _FEATURE_MAJOR else part)
+            turned = field.name in _FEATURE_MAJOR and not is_image(observation_space)
+            setattr(self, field.name, part.transpose(1, 2) if turned else part)
         self.has_value = False
 
     @staticmethod
@@ -116,11 +121,14 @@ class Rollout:
 def _fields(num_steps: int, num_envs: int, observation_space: Any, action_space: Any) -> dict[str, Field]:
     """The layout of a chunk: what every learner reads, then the values, then what only people read."""
     head, size = action_head(action_space)
-    obs_dim = obs_size(observation_space)
+    shape = obs_shape(observation_space)
+    image = is_image(observation_space)
+    obs = (num_envs, *shape) if image else (*shape, num_envs)
+    obs_dtype = torch.uint8 if image else torch.float32
     rows = (num_steps, num_envs)
     table = (
-        ("obs", (num_steps + 1, obs_dim, num_envs), torch.float32),
-        ("final_obs", (num_steps, obs_dim, num_envs), torch.float32),
+        ("obs", (num_steps + 1, *obs), obs_dtype),
+        ("final_obs", (num_steps, *obs), obs_dtype),
         ("action", rows if head.action_dtype is torch.int64 else (*rows, size), head.action_dtype),
         ("log_prob", rows, torch.float32),
         ("reward", rows, torch.float32),
@@ -149,7 +157,7 @@ def _end(fields: dict[str, Field]) -> int:
 class Batch(NamedTuple):
     """Rows to learn from, B of them, in order of time, then environment."""
 
-    features: Tensor  # (B, d) normalised observations
+    features: Tensor  # (B, d) normalised observations, or (B, C, H, W) uint8
     action: Tensor  # (B,) i64 or (B, k) f32
     log_prob: Tensor  # (B,) under the behaviour policy
     value: Tensor  # (B,) V of the row before this update
@@ -167,9 +175,8 @@ def make_batch(
 ) -> Batch:
     """Values, advantages and targets of a rollout under `policy` as it stands."""
     num_steps, num_envs = rollout.num_steps, rollout.num_envs
-    obs_dim = rollout.obs.shape[-1]
-    features = policy.features(rollout.obs).reshape(-1, obs_dim)
-    value = rollout.value if rollout.has_value else policy.value(features).view(num_steps + 1, num_envs)
+    features = _rows(policy.features(rollout.obs))
+    value = rollout.value if rollout.has_value else _values(policy, features).view(num_steps + 1, num_envs)
     reward = rollout.reward if reward_norm is None else reward_norm(rollout.reward, rollout.done())
     if rollout.has_value and reward.device.type == "cpu":
         advantage = torch.empty_like(reward)
@@ -193,13 +200,22 @@ def final_values(policy: Policy, rollout: Rollout) -> Tensor:
     """V(final_obs), (T, n), correct where an episode was truncated; elsewhere it means nothing.
 
     On the CPU only the truncated rows are evaluated; on other devices all are, because picking them out would have to
-    wait for the device.
+    wait for the device. Of images they are picked out everywhere: few ends are truncated, and each is a costly pass.
     """
-    if rollout.truncated.device.type != "cpu":
-        final_obs = rollout.final_obs.reshape(-1, rollout.final_obs.shape[-1])
-        return policy.value(policy.features(final_obs)).view(rollout.truncated.shape)
+    if rollout.truncated.device.type != "cpu" and not policy.image:
+        return policy.value(policy.features(_rows(rollout.final_obs))).view(rollout.truncated.shape)
     out = torch.zeros_like(rollout.reward)
     t, env = rollout.truncated.nonzero(as_tuple=True)
     if len(t):
-        out[t, env] = policy.value(policy.features(rollout.final_obs[t, env]))
+        out[t, env] = _values(policy, policy.features(rollout.final_obs[t, env]))
     return out
+
+
+def _rows(table: Tensor) -> Tensor:
+    """(T, n, ...) -> (T * n, ...)."""
+    return table.reshape(-1, *table.shape[2:])
+
+
+def _values(policy: Policy, features: Tensor) -> Tensor:
+    """The critic's value of each row."""
+    return in_chunks(policy.value, features, IMAGE_ROWS) if policy.image else policy.value(features)

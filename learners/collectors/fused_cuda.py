@@ -10,17 +10,20 @@ from torch import Tensor
 from gpuenvs.runtime.cuda_policy import Mlp
 from gpuenvs.runtime.cuda_rollout import OUTPUTS, FusedRolloutKernel, problem
 from learners.collectors.noise import ACTION_STREAM, ActionNoise
-from learners.networks import Policy
+from learners.networks import MLP, Policy
 from learners.rollout import Rollout
 
 
 def describe(policy: Policy) -> Mlp:
-    """The policy's actor as the kernels know it."""
+    """The policy's actor as the kernels know it. It must be an MLP."""
+    assert isinstance(policy.actor, MLP)
     return Mlp(policy.actor.sizes, policy.actor.activation, policy.continuous)
 
 
 def misfit(env: Any, policy: Policy) -> str | None:
     """Why there is no fused CUDA kernel for this environment and policy, in words; None if there is."""
+    if policy.image:
+        return "the policy reads images"
     return problem(env.backend.layout, env.dtype, describe(policy))
 
 

@@ -47,8 +47,9 @@ class StepLoop:
         rollout.obs[rollout.num_steps].copy_(self._obs)
 
     def observe(self) -> Tensor:
-        """The current observations (n, d) on the policy's device; not a copy if they are there."""
-        return self._obs.to(self.device, torch.float32)
+        """The current observations (n, ...) on the policy's device, float32 or uint8; not a copy if they are there."""
+        dtype = torch.uint8 if self._obs.dtype == torch.uint8 else torch.float32
+        return self._obs.to(self.device, dtype)
 
     def step(self, action: Tensor) -> dict[str, Tensor]:
         """Step the environment; what it returned, by the names of a rollout's fields, on the policy's device."""

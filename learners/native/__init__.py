@@ -18,7 +18,7 @@ def choose_engine(wanted: str, possible: bool) -> str:
     """
     if wanted == "fused" and not possible:
         raise ConfigError(
-            "engine=fused needs a policy on the CPU with hidden_sizes that are multiples of the SIMD width (16 always fits); "
-            "use engine=auto or torch"
+            "engine=fused needs a policy on the CPU, of vectors and not of images, with hidden_sizes that are multiples of "
+            "the SIMD width (16 always fits); use engine=auto or torch"
         )
     return "fused" if possible and wanted != "torch" else "torch"

@@ -87,6 +87,8 @@ def fits(policy: Any) -> bool:
 
 def misfit(policy: Any) -> str | None:
     """Why the generated kernels cannot stand in for this policy, in words; None if they can."""
+    if policy.image:
+        return "the policy reads images"
     actor, critic = policy.actor, policy.critic
     hidden = (*actor.sizes[1:-1], *critic.sizes[1:-1])
     if not actor.sizes[1:-1]:
