@@ -1,0 +1,152 @@
+"""A batch whose functions run as plain Python, one row after another: `print`, breakpoints and tracebacks work in them.
+
+Some ten thousand times slower than the compiled batch and step for step the same: the lines are those of
+`gpuenvs.runtime.transition`. Float results may differ in the last bits (compiled code fuses multiplications and additions).
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import numpy as np
+
+from gpuenvs.runtime import transition
+from gpuenvs.runtime.buffers import Layout, numpy_dtype
+from gpuenvs.runtime.generated import define
+from gpuenvs.runtime.transition import Target
+from gpuenvs.runtime.vector_env import BatchEnv
+from gpuenvs.trace.elementary import precision
+
+
+class PlainBatch(BatchEnv):
+    """A BatchEnv on the CPU that compiles nothing. Arguments as BatchEnv has them; there is one thread."""
+
+    def __init__(self, spec: Any, num_envs: int, **options: Any) -> None:
+        super().__init__(spec, num_envs, **{**options, "device": "cpu", "threads": 1})
+
+    def _make_backend(self) -> PlainBackend:
+        return PlainBackend(self._layout, self.dtype, self.num_envs)
+
+
+class PlainBackend:
+    """What `gpuenvs.runtime.cpu.CpuBackend` is, in Python."""
+
+    array_module = np
+
+    def __init__(self, layout: Layout, real: np.dtype, num_envs: int) -> None:
+        self.layout, self.real, self.num_envs = layout, np.dtype(real), num_envs
+        self.arrays = {b.name: np.zeros((b.rows, num_envs), numpy_dtype(b, self.real)) for b in layout.buffers}
+        names = {name: plain(value) for name, value in transition.namespace(layout, self.real).items()}
+        self._names = {**names, **{f"_{name}": array for name, array in self.arrays.items()}}
+        self._rows = {name: self._define(name, body) for name, body in _bodies(layout).items()}
+
+    def _define(self, name: str, body: list[str]) -> Any:
+        text = "\n    ".join([f"def {name}(i):", *body]) + "\n"
+        return define(name, text, self._names, f"gpuenvs {self.layout.spec.id} plain")
+
+    def configure(self, seed: int, env_offset: int, limit: int, params: Any) -> None:
+        """Set the 64-bit seed, the number of the first env, the time limit and the shared params."""
+        settings = {
+            "_seed_lo": np.uint32(seed & 0xFFFFFFFF),
+            "_seed_hi": np.uint32(seed >> 32),
+            "_env_offset": env_offset,
+            "_limit": np.int32(limit),
+        }
+        for field, buffer, row, own in self.layout.param_fields:
+            if not own:
+                kind = self.real.type if buffer == "param_real" else np.int32
+                settings[_shared(buffer, row)] = kind(getattr(params, field))
+        for function in self._rows.values():
+            function.__globals__.update(settings)
+
+    def step(self, action: np.ndarray) -> tuple[int, int, int]:
+        """Step every row; (ended rows, bad states, bad rewards)."""
+        self.arrays["action"][:] = action
+        counts = self._each("step_row", range(self.num_envs))
+        ended, states, rewards = (sum(map(int, column)) for column in zip(*counts, strict=True))
+        return ended, states, rewards
+
+    def begin(self, rows: np.ndarray) -> None:
+        """Begin episode `episode[i]` in these rows."""
+        self._each("begin_row", rows)
+
+    def observe(self, rows: np.ndarray) -> None:
+        """Refresh obs of these rows from their state."""
+        self._each("observe_row", rows)
+
+    def _each(self, name: str, rows: Any) -> list[Any]:
+        # A number that overflows or a division by zero is infinite or NaN, as it is in compiled code.
+        with np.errstate(all="ignore"), precision(self.real.name):
+            return [self._rows[name](i) for i in rows]
+
+    def wrong_actions(self, action: np.ndarray, choices: int) -> int:
+        """Number of integer actions outside of 0..choices - 1."""
+        return int(((action < 0) | (action >= choices)).sum())
+
+    def close(self) -> None:
+        """There is nothing to stop."""
+
+
+def _shared(buffer: str, row: int) -> str:
+    return f"_{buffer}_{row}"
+
+
+def _bodies(layout: Layout) -> dict[str, list[str]]:
+    """Name -> lines of the functions of one row `i`."""
+    target = Target(
+        load=lambda name, row, column: f"_{name}[{row}, {column}]",
+        store=lambda name, row, column, value: f"_{name}[{row}, {column}] = {value}",
+    )
+    reals, integers = transition.fresh_values(layout)
+    fresh = transition.restart_lines(layout, target, _shared)
+    place = transition.place_lines(layout, target, reals + integers)
+    step = transition.advance_lines(layout, target, _shared)
+    restart = transition.needs_restart(layout)
+    if restart:
+        again = [f"episode = _u32({target.load('episode', 0, 'i')} + _ONE_U)", *fresh]
+        again += [*transition.leave_lines(layout, target), *place]
+        step += [f"if {restart}:", *(f"    {line}" for line in again)]
+    state = ", ".join(target.load(buffer, row, "i") for _, buffer, row in layout.state_fields)
+    observe = [
+        *transition.param_lines(layout, target, _shared),
+        *transition.observation_lines(layout, "o", f"_State({state})", "params"),
+        *(target.store("obs", k, "i", f"_real(o_{k})") for k in range(layout.spec.obs_dim)),
+    ]
+    return {
+        "step_row": [*step, "return done, bad_state, bad_reward"],
+        "begin_row": [f"episode = {target.load('episode', 0, 'i')}", *fresh, *place],
+        "observe_row": observe,
+    }
+
+
+_LIBRARIES = ("numba", "numpy", "math")
+
+
+def plain(value: Any, seen: dict[int, Any] | None = None) -> Any:
+    """A compiled function as Python has it, and every function that it names made plain as well; other values unchanged.
+
+    The code objects are the user's own, so breakpoints set in their file hold. A function that is named as
+    `module.function` stays compiled.
+    """
+    function = getattr(value, "py_func", value)
+    if not isinstance(function, types.FunctionType) or function.__module__.split(".")[0] in _LIBRARIES:
+        return value
+    seen = {} if seen is None else seen
+    if id(function) in seen:
+        return seen[id(function)]
+    scope = dict(function.__globals__)
+    cells = tuple(types.CellType() for _ in function.__closure__ or ())
+    twin = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, cells)
+    seen[id(function)] = twin
+    for name in _named(function.__code__) & scope.keys():
+        scope[name] = plain(scope[name], seen)
+    for cell, own in zip(function.__closure__ or (), cells, strict=True):
+        own.cell_contents = plain(cell.cell_contents, seen)
+    return twin
+
+
+def _named(code: types.CodeType) -> set[str]:
+    """Global names that a code object and those nested in it may use."""
+    inner = [_named(const) for const in code.co_consts if isinstance(const, types.CodeType)]
+    return set(code.co_names).union(*inner)
