@@ -7,12 +7,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.gpurl-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint gpu-check bench clean
+.PHONY: help install demo test lint docs gpu-check bench clean
 
 help:
 	@echo "make demo       train CartPole-v1, evaluate it in Gymnasium's own environment, draw its learning curve"
 	@echo "make test       run the test suite (no GPU needed)"
 	@echo "make lint       ruff check, ruff format --check, pyright"
+	@echo "make docs       build the documentation site into build/site; any broken link or reference is an error"
 	@echo "make bench      environment and training throughput on this machine"
 	@echo "make gpu-check  everything that needs a CUDA device, in less than 8 minutes, into benchmarks/results"
 	@echo "make clean      remove .venv and build leftovers (runs/ is kept)"
@@ -23,7 +24,7 @@ $(STAMP): pyproject.toml requirements/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "gpurl needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) --version 2>&1); name a newer one: make PYTHON=python3.12 install"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c requirements/constraints.txt -e ".[dev,render]"
+	$(BIN)/python -m pip install -q -c requirements/constraints.txt -e ".[dev,docs,render]"
 	@touch $@
 
 demo: $(STAMP)
@@ -40,6 +41,9 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # Works from the source tree without an installation: with $(PYTHON) where that was named, else with the virtual environment
 # where there is one, else with python3.

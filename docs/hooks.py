@@ -1,0 +1,139 @@
+"""What mkdocs fills in while it builds the site: tables that the program or a result file already has.
+
+A page says `<!-- measured:NAME -->` for a table of benchmarks/results (the names are those of benchmarks.publish), or
+`<!-- table:NAME -->` for one of `TABLES` below. So nothing in the documentation is a copy that could grow old.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+_MARKER = re.compile(r"<!-- (measured|table):([\w-]+) -->")
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Called by mkdocs for every page."""
+    return filled(markdown)
+
+
+def filled(markdown: str) -> str:
+    """The page with every marker replaced by its table.
+
+    Raises:
+        KeyError: there is no such table.
+    """
+    return _MARKER.sub(lambda match: _measured(match[2]) if match[1] == "measured" else TABLES[match[2]](), markdown)
+
+
+def _measured(name: str) -> str:
+    from benchmarks import publish
+
+    return publish.sections(publish.RESULTS)[name]
+
+
+def _rows(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    from benchmarks.report import markdown
+
+    return markdown(header, [[cell.replace("|", "\\|") for cell in row] for row in rows])
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def environments() -> str:
+    """The built-in environments."""
+    import gpuenvs
+
+    rows = []
+    for env_id in gpuenvs.ids():
+        spec = gpuenvs.get(env_id)
+        actions = (
+            f"{_text(getattr(spec.action_space, 'n', spec.action_dim))} {'discrete' if spec.discrete else 'continuous'}"
+        )
+        about = spec.doc.strip().splitlines()[0].removeprefix(f"{env_id}:").strip()
+        rows.append(
+            [env_id, str(spec.obs_dim), actions, _text(spec.max_episode_steps), _text(spec.reward_threshold), about]
+        )
+    return _rows(("id", "observation", "actions", "time limit", "solved at", "about"), rows)
+
+
+def settings() -> str:
+    """What `--set` knows of each algorithm, with the value it has where no preset sets another."""
+    from learners import compat
+    from learners.config import options
+
+    parts = []
+    for name in compat.ALGORITHMS:
+        config = compat.algorithm(name).config_class
+        rows = [
+            [f"`{option.name}`", _text(option.default), option.valid(), option.help]
+            for option in options(config).values()
+        ]
+        parts.append(f"## {name}\n\n" + _rows(("setting", "default", "accepts", "meaning"), rows))
+    return "\n".join(parts)
+
+
+def commands() -> str:
+    """The help of every command."""
+    import click
+
+    from cli.app import COMMANDS, gpurl
+
+    parts = []
+    with click.Context(gpurl, info_name="gpurl", **gpurl.context_settings) as top:
+        for name in COMMANDS:
+            command = gpurl.get_command(top, name)
+            assert command is not None
+            parts.append(_help(command, top, name, 2))
+            if isinstance(command, click.Group):
+                with click.Context(command, top, name) as context:
+                    parts += [_help(command.commands[sub], context, sub, 3) for sub in sorted(command.commands)]
+    return "\n".join(parts)
+
+
+def _help(command: Any, parent: Any, name: str, level: int) -> str:
+    import click
+
+    with click.Context(command, parent, name, terminal_width=96) as context:
+        return f"{'#' * level} {context.command_path}\n\n```text\n{command.get_help(context)}\n```\n"
+
+
+def errors() -> str:
+    """The classes of errors that a user can cause."""
+    from gpuenvs import errors as module
+
+    base = module.GpurlError
+    classes = [item for item in vars(module).values() if isinstance(item, type) and issubclass(item, base)]
+    return _rows(
+        ("class", "also a", "raised when"),
+        [
+            [
+                f"`{item.__name__}`",
+                ", ".join(f"`{other.__name__}`" for other in item.__bases__ if not issubclass(other, base)),
+                " ".join((item.__doc__ or "").split()),
+            ]
+            for item in classes
+            if item is not base
+        ],
+    )
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "environments": environments,
+    "errors": errors,
+    "settings": settings,
+}
