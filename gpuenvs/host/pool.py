@@ -1,0 +1,276 @@
+"""HostPool: environments stepped in executor processes, each at its own pace."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from gpuenvs.errors import ConfigError
+from gpuenvs.host.executor import LONGEST_LOG
+from gpuenvs.host.memory import split_rows
+from gpuenvs.host.processes import Ends, Processes, end_with
+from gpuenvs.host.protocol import ATOMIC_WORDS, BEGIN, DUMP, FAILED, MARK, MAX_ENVS, READ, REPLAY, STEP, WOKEN, WORD
+from gpuenvs.host.spec import HostSpec
+from gpuenvs.runtime.options import whole
+from gpuenvs.runtime.threads import allowed_cores
+
+
+class HostPool:
+    """`num_envs` environments of one spec in `executors` processes.
+
+    A caller writes `action[i]`, asks for a step of row i by `step`, and finds its results in row i of the other arrays once
+    `ready` has returned i. Rows that end begin their next episode in the same step. The arrays lie in shared memory and never
+    move; they stay readable after `close`.
+
+    Every episode begins with `env.reset(seed=...)`, whose seed is a function of (seed, row, number of the episode), so what a
+    row does depends on its actions alone: not on timing, nor on the number of executors.
+
+    Args:
+        spec: the environment.
+        num_envs: rows, 1 to 4096.
+        executors: processes; 0: twice the cores, at least 4, and never more than rows.
+        seed: a non-negative integer below 2**64.
+        env_offset: number of the first row. Row k behaves like row `env_offset + k` of a larger pool.
+
+    Attributes:
+        obs: (num_envs, *shape) what to act on: where an episode has ended, the next one's first observation.
+        action: (num_envs,) int64 or (num_envs, k) float32, written by the caller.
+        reward: (num_envs,) float32, clipped if the spec says so.
+        terminated, truncated: (num_envs,) bool.
+        final_obs, episode_return, episode_length: of the episode, where it ended in the last step: its last observation, the
+            sum of its rewards, its steps.
+    """
+
+    device = "cpu"
+    autoreset = "same_step"
+    threads = 1
+
+    def __init__(
+        self, spec: HostSpec, num_envs: int, *, executors: int = 0, seed: int = 0, env_offset: int = 0
+    ) -> None:
+        self.spec = spec
+        self.num_envs = whole("num_envs", num_envs, 1, MAX_ENVS)
+        executors = whole("executors", executors, 0, MAX_ENVS) or max(2 * allowed_cores(), 4)
+        self.executors = min(executors, num_envs)
+        self.seed = whole("seed", seed, 0, 2**64 - 1)
+        self.env_offset = whole("env_offset", env_offset, 0, 2**32 - 1)
+        self.dtype = np.dtype(np.float32)
+        self.single_observation_space = spec.observation_space
+        self.single_action_space = spec.action_space
+        self._processes = Processes(spec, num_envs, self.executors, self.seed, self.env_offset)
+        end_with(self, self._processes)
+        arrays = self._arrays = self._processes.arrays
+        self.obs: np.ndarray = arrays["obs"]
+        self.action: np.ndarray = arrays["action"]
+        self.reward: np.ndarray = arrays["reward"]
+        self.terminated: np.ndarray = arrays["terminated"]
+        self.truncated: np.ndarray = arrays["truncated"]
+        self.final_obs: np.ndarray = arrays["final_obs"]
+        self.episode_return: np.ndarray = arrays["episode_return"]
+        self.episode_length: np.ndarray = arrays["episode_length"]
+        self._owner = [k for k, rows in enumerate(split_rows(num_envs, self.executors)) for _ in rows]
+        self._busy = bytearray(num_envs)  # rows that were asked for and are not done
+        self._started = False
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin episode 0 in every row; returns when all have.
+
+        Raises:
+            HostError: an environment raised, or a process died.
+        """
+        self._require_idle()
+        for name in ("episode", "nonfinite"):
+            self._arrays[name][:] = 0
+        self._run(BEGIN, range(self.num_envs))
+        self._started = True
+
+    def step(self, rows: Any) -> None:
+        """Ask for a step of `rows` (an array of row numbers) with the actions that are in `action`. Does not wait for them."""
+        self._ask(STEP, rows.tolist() if isinstance(rows, np.ndarray) else rows)
+
+    def ready(self) -> np.ndarray:
+        """Wait until a row is done, or several; their numbers. Any number of threads may wait.
+
+        Raises:
+            HostError: an environment raised, or a process died, or the pool was closed.
+        """
+        ends = self._processes.ends
+        if ends is None:
+            raise self._processes.error()
+        data = os.read(ends.done, READ)
+        if MARK in data:
+            data = self._without_marks(ends, data)
+        rows = np.frombuffer(data, np.int64)
+        for row in rows.tolist():
+            self._busy[row] = 0
+        return rows
+
+    def wake(self, count: int) -> None:
+        """Let `count` calls of `ready`, those that wait or the next ones, return no rows."""
+        ends = self._processes.ends
+        if ends is not None:
+            for _ in range(count):
+                os.write(ends.done_writer, WORD.pack(WOKEN))
+
+    def _without_marks(self, ends: Ends, data: bytes) -> bytes:
+        """The rows among the words that were read. Marks that are not for this call go back into the pipe."""
+        words = np.frombuffer(data, np.int64)
+        if FAILED in words:
+            os.write(ends.done_writer, WORD.pack(FAILED))
+            raise self._processes.error()
+        rows = words[words >= 0]
+        for _ in range(int((words == WOKEN).sum()) - (rows.size == 0)):
+            os.write(ends.done_writer, WORD.pack(WOKEN))
+        return rows.tobytes()
+
+    def _ask(self, what: int, rows: Iterable[int]) -> None:
+        ends = self._processes.ends
+        if ends is None:
+            raise self._processes.error()
+        words: dict[int, list[bytes]] = {}
+        owner, busy, pack = self._owner, self._busy, WORD.pack
+        for row in rows:
+            if busy[row]:
+                raise ConfigError(f"row {row} is being stepped already")
+            busy[row] = 1
+            words.setdefault(owner[row], []).append(pack(what | row))
+        try:
+            for executor, mine in words.items():
+                for first in range(0, len(mine), ATOMIC_WORDS):
+                    os.write(ends.commands[executor], b"".join(mine[first : first + ATOMIC_WORDS]))
+        except BrokenPipeError:
+            raise self._processes.error() from None
+
+    def _run(self, what: int, rows: Iterable[int]) -> None:
+        """Have something done by the executors, and wait for it."""
+        self._ask(what, rows)
+        while 1 in self._busy:
+            self.ready()
+
+    def _require_idle(self) -> None:
+        if 1 in self._busy:
+            raise ConfigError("rows are being stepped; wait for them first")
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where every row is: its running episode and the actions of it so far, as arrays. No row may be under way."""
+        self._require_idle()
+        if not self._started:
+            raise ConfigError("state_dict before start")
+        arrays = self._arrays
+        sizes = self._place_logs()
+        self._run(DUMP, range(self.num_envs))
+        ends = self._processes.ends
+        if ends is None:
+            raise self._processes.error()
+        data = _read_all(ends.log, int(sizes.sum()))
+        os.ftruncate(ends.log, 0)
+        return {
+            "env": self.spec.id,
+            "seed": self.seed,
+            "env_offset": self.env_offset,
+            "actions": np.frombuffer(data, self._log_dtype).copy(),
+            **{name: arrays[name].copy() for name in ("obs", "episode", "elapsed", "running_return", "nonfinite")},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state_dict` was taken, by repeating the actions of the running episodes.
+
+        Rows whose environment does not get to the same observation that way begin a new episode, with a warning.
+
+        Raises:
+            ConfigError: the state is of another environment or number of rows.
+            HostError: an environment raised, or a process died.
+        """
+        self._require_idle()
+        arrays = self._arrays
+        obs = np.asarray(state["obs"])
+        if state["env"] != self.spec.id or obs.shape != self.obs.shape or obs.dtype != self.obs.dtype:
+            raise ConfigError(
+                f"the state is of {len(obs)} x {state['env']}, but the pool has {self.num_envs} x {self.spec.id}"
+            )
+        if (state["seed"], state["env_offset"]) != (self.seed, self.env_offset):
+            raise ConfigError(f"the state is of a pool with seed {state['seed']}, but this one has {self.seed}")
+        ends = self._processes.ends
+        if ends is None:
+            raise self._processes.error()
+        for name in ("obs", "episode", "elapsed", "running_return", "nonfinite"):
+            arrays[name][...] = state[name]
+        self._place_logs()
+        arrays["mismatch"][:] = False
+        _write_all(ends.log, np.ascontiguousarray(state["actions"], self._log_dtype).tobytes())
+        self._run(REPLAY, range(self.num_envs))
+        os.ftruncate(ends.log, 0)
+        self._started = True
+        lost = int(arrays["mismatch"].sum())
+        if lost:
+            warnings.warn(
+                f"{self.spec.id} does not repeat itself from its seed and actions: {lost} of {self.num_envs} environments "
+                "begin a new episode instead of going on with theirs",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    @property
+    def _log_dtype(self) -> np.dtype:
+        if not self.spec.discrete:
+            return np.dtype(np.float32)
+        return np.dtype(np.uint8 if self.spec.action_space.n <= 256 else np.int64)  # type: ignore[attr-defined]
+
+    def _place_logs(self) -> np.ndarray:
+        """Say where in the log file each row's actions are; the bytes of each."""
+        elapsed = self._arrays["elapsed"]
+        width = 1 if self.spec.discrete else self.action.shape[1]
+        sizes = np.where(elapsed <= LONGEST_LOG, elapsed, 0) * width * self._log_dtype.itemsize
+        self._arrays["log_start"][:] = np.cumsum(sizes) - sizes
+        return sizes
+
+    # --- the rest ----------------------------------------------------------------------------------------------------
+
+    @property
+    def nonfinite_states(self) -> int:
+        """Observations so far that were NaN or infinite and ended their row's episode."""
+        return int(self._arrays["nonfinite"][:, 0].sum())
+
+    @property
+    def nonfinite_rewards(self) -> int:
+        """Rewards so far that were NaN or infinite."""
+        return int(self._arrays["nonfinite"][:, 1].sum())
+
+    def close(self) -> None:
+        """End all processes. Whoever waits in `ready` gets a HostError."""
+        self._processes.close()
+
+    def __enter__(self) -> HostPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"HostPool({self.spec.id}, num_envs={self.num_envs}, executors={self.executors})"
+
+
+def _read_all(descriptor: int, size: int) -> bytes:
+    parts, place = [], 0
+    while place < size:
+        part = os.pread(descriptor, size - place, place)
+        parts.append(part)
+        place += len(part)
+    return b"".join(parts)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    place = 0
+    while place < len(data):
+        place += os.pwrite(descriptor, data[place:], place)
