@@ -43,14 +43,11 @@ class Row:
         self._obs, self._final_obs = arrays["obs"][row], arrays["final_obs"][row]
         self._shape, self._dtype = self._obs.shape, self._obs.dtype
         self._zeros = None if spec.image else np.zeros(self._shape, self._dtype)
-        self._action: Any = arrays["action"][row]
         # Reading and writing single elements of arrays takes three times as long as of memory views.
-        if self._discrete:
-            self._action = memoryview(arrays["action"][row : row + 1])
-        self._reward, self._terminated, self._truncated, self._elapsed, self._running_return = (
-            memoryview(arrays[name][row : row + 1])
-            for name in ("reward", "terminated", "truncated", "elapsed", "running_return")
-        )
+        single: Any = {name: memoryview(array[row : row + 1]) for name, array in arrays.items() if array.ndim == 1}  # type: ignore[arg-type]
+        self._reward, self._terminated, self._truncated = single["reward"], single["terminated"], single["truncated"]
+        self._elapsed, self._running_return = single["elapsed"], single["running_return"]
+        self._action: Any = single["action"] if self._discrete else arrays["action"][row]
         # The running episode's actions.
         self._log = array("f" if not self._discrete else "B" if spec.action_space.n <= 256 else "q")  # type: ignore[attr-defined]
 

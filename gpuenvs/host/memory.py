@@ -6,6 +6,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -34,9 +35,10 @@ def fields(spec: HostSpec, num_envs: int, executors: int) -> list[Field]:
     for the process that starts them.
     """
     n, shape, obs_dtype = num_envs, spec.observation_space.shape, str(spec.observation_space.dtype)
-    action = (
-        Field("action", (n,), "int64") if spec.discrete else Field("action", (n, spec.action_space.shape[0]), "float32")
-    )  # type: ignore[index]
+    if spec.discrete:
+        action = Field("action", (n,), "int64")
+    else:
+        action = Field("action", (n, *spec.action_space.shape), "float32")  # type: ignore[misc]
     return [
         Field("obs", (n, *shape), obs_dtype),
         action,
@@ -115,4 +117,4 @@ def first_error(arrays: Arrays) -> tuple[str, str] | None:
 def split_rows(num_envs: int, executors: int) -> list[range]:
     """The rows of each executor: neighbours, as evenly as possible."""
     cuts = [num_envs * k // executors for k in range(executors + 1)]
-    return [range(first, last) for first, last in zip(cuts, cuts[1:])]
+    return [range(first, last) for first, last in pairwise(cuts)]

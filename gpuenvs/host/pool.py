@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterable
 from types import TracebackType
@@ -13,8 +12,8 @@ import numpy as np
 from gpuenvs.errors import ConfigError
 from gpuenvs.host.executor import LONGEST_LOG
 from gpuenvs.host.memory import split_rows
-from gpuenvs.host.processes import Ends, Processes, end_with
-from gpuenvs.host.protocol import ATOMIC_WORDS, BEGIN, DUMP, FAILED, MARK, MAX_ENVS, READ, REPLAY, STEP, WOKEN, WORD
+from gpuenvs.host.processes import Processes
+from gpuenvs.host.protocol import BEGIN, DUMP, MAX_ENVS, REPLAY, STEP, WORD
 from gpuenvs.host.spec import HostSpec
 from gpuenvs.runtime.options import whole
 from gpuenvs.runtime.threads import allowed_cores
@@ -63,7 +62,7 @@ class HostPool:
         self.single_observation_space = spec.observation_space
         self.single_action_space = spec.action_space
         self._processes = Processes(spec, num_envs, self.executors, self.seed, self.env_offset)
-        end_with(self, self._processes)
+        self._processes.close_with(self)
         arrays = self._arrays = self._processes.arrays
         self.obs: np.ndarray = arrays["obs"]
         self.action: np.ndarray = arrays["action"]
@@ -92,7 +91,7 @@ class HostPool:
         self._started = True
 
     def step(self, rows: Any) -> None:
-        """Ask for a step of `rows` (an array of row numbers) with the actions that are in `action`. Does not wait for them."""
+        """Ask for a step of `rows` (row numbers) with the actions that are in `action`; does not wait for it."""
         self._ask(STEP, rows.tolist() if isinstance(rows, np.ndarray) else rows)
 
     def ready(self) -> np.ndarray:
@@ -101,12 +100,9 @@ class HostPool:
         Raises:
             HostError: an environment raised, or a process died, or the pool was closed.
         """
-        ends = self._processes.ends
-        if ends is None:
+        data = self._processes.read()
+        if data is None:
             raise self._processes.error()
-        data = os.read(ends.done, READ)
-        if MARK in data:
-            data = self._without_marks(ends, data)
         rows = np.frombuffer(data, np.int64)
         for row in rows.tolist():
             self._busy[row] = 0
@@ -114,26 +110,9 @@ class HostPool:
 
     def wake(self, count: int) -> None:
         """Let `count` calls of `ready`, those that wait or the next ones, return no rows."""
-        ends = self._processes.ends
-        if ends is not None:
-            for _ in range(count):
-                os.write(ends.done_writer, WORD.pack(WOKEN))
-
-    def _without_marks(self, ends: Ends, data: bytes) -> bytes:
-        """The rows among the words that were read. Marks that are not for this call go back into the pipe."""
-        words = np.frombuffer(data, np.int64)
-        if FAILED in words:
-            os.write(ends.done_writer, WORD.pack(FAILED))
-            raise self._processes.error()
-        rows = words[words >= 0]
-        for _ in range(int((words == WOKEN).sum()) - (rows.size == 0)):
-            os.write(ends.done_writer, WORD.pack(WOKEN))
-        return rows.tobytes()
+        self._processes.wake(count)
 
     def _ask(self, what: int, rows: Iterable[int]) -> None:
-        ends = self._processes.ends
-        if ends is None:
-            raise self._processes.error()
         words: dict[int, list[bytes]] = {}
         owner, busy, pack = self._owner, self._busy, WORD.pack
         for row in rows:
@@ -141,12 +120,8 @@ class HostPool:
                 raise ConfigError(f"row {row} is being stepped already")
             busy[row] = 1
             words.setdefault(owner[row], []).append(pack(what | row))
-        try:
-            for executor, mine in words.items():
-                for first in range(0, len(mine), ATOMIC_WORDS):
-                    os.write(ends.commands[executor], b"".join(mine[first : first + ATOMIC_WORDS]))
-        except BrokenPipeError:
-            raise self._processes.error() from None
+        if not self._processes.send(words):
+            raise self._processes.error()
 
     def _run(self, what: int, rows: Iterable[int]) -> None:
         """Have something done by the executors, and wait for it."""
@@ -168,11 +143,9 @@ class HostPool:
         arrays = self._arrays
         sizes = self._place_logs()
         self._run(DUMP, range(self.num_envs))
-        ends = self._processes.ends
-        if ends is None:
+        data = self._processes.read_log(int(sizes.sum()))
+        if data is None:
             raise self._processes.error()
-        data = _read_all(ends.log, int(sizes.sum()))
-        os.ftruncate(ends.log, 0)
         return {
             "env": self.spec.id,
             "seed": self.seed,
@@ -199,16 +172,13 @@ class HostPool:
             )
         if (state["seed"], state["env_offset"]) != (self.seed, self.env_offset):
             raise ConfigError(f"the state is of a pool with seed {state['seed']}, but this one has {self.seed}")
-        ends = self._processes.ends
-        if ends is None:
-            raise self._processes.error()
         for name in ("obs", "episode", "elapsed", "running_return", "nonfinite"):
             arrays[name][...] = state[name]
         self._place_logs()
         arrays["mismatch"][:] = False
-        _write_all(ends.log, np.ascontiguousarray(state["actions"], self._log_dtype).tobytes())
+        if not self._processes.write_log(np.asarray(state["actions"], self._log_dtype).tobytes()):
+            raise self._processes.error()
         self._run(REPLAY, range(self.num_envs))
-        os.ftruncate(ends.log, 0)
         self._started = True
         lost = int(arrays["mismatch"].sum())
         if lost:
@@ -259,18 +229,3 @@ class HostPool:
 
     def __repr__(self) -> str:
         return f"HostPool({self.spec.id}, num_envs={self.num_envs}, executors={self.executors})"
-
-
-def _read_all(descriptor: int, size: int) -> bytes:
-    parts, place = [], 0
-    while place < size:
-        part = os.pread(descriptor, size - place, place)
-        parts.append(part)
-        place += len(part)
-    return b"".join(parts)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    place = 0
-    while place < len(data):
-        place += os.pwrite(descriptor, data[place:], place)

@@ -15,9 +15,12 @@ import select
 import signal
 import sys
 import time
+import traceback
 from typing import NoReturn
 
-from gpuenvs.errors import HostError
+import gymnasium
+
+from gpuenvs.errors import GpurlError
 from gpuenvs.host import lookup
 from gpuenvs.host.executor import Row, run
 from gpuenvs.host.memory import Arrays, attach, leave_error, split_rows
@@ -40,10 +43,14 @@ def main() -> None:
     try:
         spec: HostSpec = pickle.loads(plan.spec)
         lookup.find(spec.id)  # imports it
+        gymnasium.logger.min_level = gymnasium.logger.ERROR  # the pool's process has warned already
     except BaseException as error:
-        trace = error.traceback if isinstance(error, HostError) else ""
-        line = str(error) if trace else f"starting the executors raised {type(error).__name__}: {error}"
-        leave_error(arrays, len(plan.commands), time.monotonic_ns(), " ".join(line.split()), trace)
+        if isinstance(error, GpurlError):
+            line, trace = str(error), getattr(error, "traceback", "")
+        else:
+            line = f"starting the executors raised {type(error).__name__}: {' '.join(str(error).split())}"
+            trace = traceback.format_exc()
+        leave_error(arrays, len(plan.commands), time.monotonic_ns(), line, trace)
         sys.exit(1)
     _serve(plan, control, spec, arrays)
 
@@ -72,7 +79,7 @@ def _serve(plan: Plan, control: int, spec: HostSpec, arrays: Arrays) -> None:
     poll.register(control, select.POLLIN)
     poll.register(woken, select.POLLIN)
     if hasattr(os, "pidfd_open"):
-        # A process that the parent has forked may hold the other end of the control pipe open for longer than the parent lives.
+        # The other end of the control pipe may outlive the parent, in a process that it has forked.
         poll.register(os.pidfd_open(plan.parent), select.POLLIN)
     while running:
         for end, _ in poll.poll():

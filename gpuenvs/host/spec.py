@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,15 +87,15 @@ def host_spec(env_id: str, keywords: Mapping[str, Any] | None = None, *, clip_re
     env = _made(env_id, found, own, limit, None)
     try:
         wrapped = _wrapped(env_id, env)
-        entry = found.registered or env.spec
+        entry: Any = found.registered or env.spec
         steps = limit or (entry.max_episode_steps if entry else None)
         if found.atari and steps is None:
             frames = own.get("max_num_frames_per_episode", entry.kwargs.get("max_num_frames_per_episode"))
             steps = frames // FRAME_SKIP if frames else None
         return HostSpec(
             id=env_id,
-            observation_space=wrapped.observation_space,  # type: ignore[arg-type]
-            action_space=wrapped.action_space,
+            observation_space=_plain(wrapped.observation_space),
+            action_space=_plain(wrapped.action_space),
             keywords=own,
             max_episode_steps=steps,
             reward_threshold=entry.reward_threshold if entry else None,
@@ -102,7 +103,8 @@ def host_spec(env_id: str, keywords: Mapping[str, Any] | None = None, *, clip_re
             time_limit=limit,
         )
     finally:
-        env.close()
+        with contextlib.suppress(Exception):
+            env.close()
 
 
 def _made(
@@ -136,3 +138,12 @@ def _made(
 
 def _wrapped(env_id: str, env: gymnasium.Env) -> gymnasium.Env:
     return fit_action(fit_observation(env, env_id), env_id)
+
+
+def _plain(space: Any) -> Any:
+    """The space without what its author may have added to it: other processes read it before they import his module."""
+    return (
+        spaces.Discrete(space.n)
+        if isinstance(space, spaces.Discrete)
+        else spaces.Box(space.low, space.high, dtype=space.dtype)
+    )
