@@ -15,7 +15,24 @@ RUNS = Path("runs")
 @click.command("train")
 @click.argument("env")
 @click.option("-a", "--algo", default="ppo", show_default=True, help="Algorithm: ppo or a2c.")
-@click.option("--schedule", default="sync", show_default=True, help="Who collects and learns when: sync.")
+@click.option(
+    "--schedule",
+    default="sync",
+    show_default=True,
+    help="Who collects and learns when: sync (in turns), hts (at the same time, rows one update old, every bit reproducible), "
+    "async (nobody waits), or auto, which measures sync and hts.",
+)
+@click.option(
+    "--env-backend",
+    metavar="device|host",
+    default="device",
+    show_default=True,
+    help="gpurl's own kernels, or any of Gymnasium's environments in processes of their own.",
+)
+@click.option(
+    "--executors", type=Count(0), default=0, help="With host: processes that step environments.  [default: measured]"
+)
+@click.option("--actors", type=Count(), default=1, show_default=True, help="With host: threads that choose actions.")
 @click.option("-t", "--total-steps", type=Count(), help="Environment steps to train for.  [default: the preset's]")
 @click.option(
     "-n",

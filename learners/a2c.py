@@ -16,6 +16,7 @@ from gpuenvs.runtime.threads import allowed_cores
 from learners import functional as F
 from learners.collectors import COLLECTORS
 from learners.config import option, validate
+from learners.correction import ON_POLICY, Correction, corrected_batch
 from learners.distributed import Group, local_size
 from learners.native import ENGINES, choose_engine
 from learners.native.network import fits
@@ -23,7 +24,7 @@ from learners.native.update import FusedEpochs
 from learners.networks import Policy, cloned_state, flat_gradient
 from learners.normalize import RewardNorm
 from learners.optim import FlatAdam
-from learners.rollout import Batch, Rollout, make_batch
+from learners.rollout import Batch, Rollout
 from learners.whole import whole_batch
 
 
@@ -129,10 +130,19 @@ class A2C:
             "ent_coef": F.linear_schedule(c.ent_coef, c.ent_end, progress),
         }
 
-    def actor_loss(self, policy: Policy, batch: Batch, ent_coef: float) -> tuple[Tensor, dict[str, Tensor]]:
-        """The actor's loss on `batch` at the weights of `policy` (0-d, differentiable) and what is worth logging."""
+    def actor_loss(
+        self, policy: Policy, batch: Batch, ent_coef: float, weighted: bool = False
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The actor's loss on `batch` at the weights of `policy` (0-d, differentiable) and what is worth logging.
+
+        `weighted`: rows count by the ratio of their log-probs to the stored ones.
+        """
         dist = policy.distribution(batch.features)
-        policy_loss = F.policy_gradient_loss(dist.log_prob(batch.action), batch.advantage)
+        log_prob = dist.log_prob(batch.action)
+        if weighted:
+            policy_loss = F.ppo_policy_loss(log_prob, batch.log_prob, batch.advantage, float("inf"))[0]
+        else:
+            policy_loss = F.policy_gradient_loss(log_prob, batch.advantage)
         entropy = dist.entropy().mean()
         stats = {"policy_loss": policy_loss.detach(), "entropy": entropy.detach()}
         return policy_loss - ent_coef * entropy, stats
@@ -141,13 +151,23 @@ class A2C:
         """The value loss on `batch` at the weights of `policy` (0-d, differentiable), without `vf_coef`."""
         return F.value_loss(policy.value(batch.features), batch.target, batch.value)
 
-    def update(self, rollout: Rollout) -> dict[str, Tensor]:
+    def update(self, rollout: Rollout, correction: Correction = ON_POLICY) -> dict[str, Tensor]:
         """Learn from one rollout; returns 0-d tensors on the device and never waits for it.
 
-        Observation statistics stay put until the step is made and take this rollout in afterwards.
+        `correction` says what to do about rows of older weights. Observation statistics stay put until the step is made and
+        take this rollout in afterwards.
         """
+        with correction.applied(self.policy):
+            metrics = self._learn(rollout, correction)
+        if self.policy.obs_norm is not None:
+            self.policy.obs_norm.update(rollout.obs[:-1], self.group)
+        self.version += 1
+        return metrics
+
+    def _learn(self, rollout: Rollout, correction: Correction) -> dict[str, Tensor]:
+        """The step on the weights, and what is worth logging."""
         c = self.config
-        batch = make_batch(self.policy, rollout, c.gamma, c.gae_lambda, self.reward_norm)
+        batch = corrected_batch(self.policy, rollout, c.gamma, c.gae_lambda, self.reward_norm, correction)
         if self.group is None:
             metrics = {
                 "explained_variance": F.explained_variance(batch.value, batch.target),
@@ -159,24 +179,16 @@ class A2C:
             batch, metrics = whole_batch(batch, self.group, c.norm_adv)
         metrics["lag"] = (self.version - rollout.version).to(torch.float32).mean()
         coefficients = self.coefficients()
-        if self.engine == "fused" and bool((rollout.version != self.version).any()):
-            # Rows of older weights. A2C has no ratio: the fused step wants the log-probs of the weights as they stand.
-            with torch.no_grad():
-                log_prob = self.policy.distribution(batch.features).log_prob(batch.action)
-            batch = batch._replace(log_prob=log_prob)
         step = self._fused_step if self.engine == "fused" else self._step
-        metrics |= step(batch, **coefficients)
+        metrics |= step(batch, correction.weighted, **coefficients)
         metrics |= {k: torch.full((), v, device=self.device) for k, v in coefficients.items()}
         metrics["skipped_steps"] = self.actor_optimizer.skipped + self.critic_optimizer.skipped
-        if self.policy.obs_norm is not None:
-            self.policy.obs_norm.update(rollout.obs[:-1], self.group)
-        self.version += 1
         return metrics
 
-    def _step(self, batch: Batch, learning_rate: float, ent_coef: float) -> dict[str, Tensor]:
+    def _step(self, batch: Batch, weighted: bool, learning_rate: float, ent_coef: float) -> dict[str, Tensor]:
         """The gradient step of both networks on the whole batch."""
         c, policy = self.config, self.policy
-        loss, figures = self.actor_loss(policy, batch, ent_coef)
+        loss, figures = self.actor_loss(policy, batch, ent_coef, weighted)
         grad = flat_gradient(loss, policy.actor_parameters())
         value_loss = self.critic_loss(policy, batch)
         critic_grad = flat_gradient(c.vf_coef * value_loss, policy.critic_parameters())
@@ -191,8 +203,11 @@ class A2C:
             self.group.verify_step((self.actor_optimizer, self.critic_optimizer))
         return figures | {"value_loss": value_loss}
 
-    def _fused_step(self, batch: Batch, learning_rate: float, ent_coef: float) -> dict[str, Tensor]:
-        """`_step` as native kernels: PPO's, whose unclipped surrogate has A2C's gradient where the ratio is 1."""
+    def _fused_step(self, batch: Batch, weighted: bool, learning_rate: float, ent_coef: float) -> dict[str, Tensor]:
+        """`_step` as native kernels: PPO's, whose unclipped surrogate has A2C's gradient where the ratio is 1.
+
+        It is 1 unless `weighted`: then the rows' log-probs are those of the weights that collected.
+        """
         c = self.config
         if self._native is None:
             threads = max(1, allowed_cores() // local_size())
@@ -208,13 +223,13 @@ class A2C:
             "adam_eps": c.adam_eps,
         }
         rows = len(batch.advantage)
-        policy_loss = F.policy_gradient_loss(batch.log_prob, batch.advantage)
-        if self.group is not None:
+        policy_loss = None if weighted else F.policy_gradient_loss(batch.log_prob, batch.advantage)
+        if policy_loss is not None and self.group is not None:
             (policy_loss,) = self.group.mean(policy_loss)
         bounds = np.array([0, rows])
         actor, critic = self._native.run(batch, np.arange(rows), bounds, knobs, {**knobs, "scale": c.vf_coef})
         return {
-            "policy_loss": policy_loss,
+            "policy_loss": torch.tensor(actor[0, 0]) if policy_loss is None else policy_loss,
             "entropy": torch.tensor(actor[0, 1]),
             "actor_grad_norm": torch.tensor(actor[0, 4]),
             "critic_grad_norm": torch.tensor(critic[0, 4]),

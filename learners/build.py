@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import gpuenvs
 from gpuenvs.errors import CheckpointError, ConfigError, DeviceError, RunError
 from gpuenvs.runtime.threads import allowed_cores
-from learners import compat, env_options, nvidia
-from learners.config import make_config, parse_overrides, to_dict
+from learners import compat, env_options, envs, nvidia, schedule_choice
+from learners.config import make_config, options, parse_overrides, to_dict
 from learners.distributed import Group, local_device, local_size, place
 from learners.placement import (
     FITTING,
@@ -29,6 +28,7 @@ from learners.presets import preset
 # Rows of metrics.csv and checkpoints that a run of default settings makes.
 ROWS_PER_RUN, CHECKPOINTS_PER_RUN = 1000, 20
 CHECKPOINT_MIN_SECONDS = 2.0
+AUTO = "auto"  # the schedule that a short trial finds faster
 MAX_LOG_EVERY = 50  # a run that nobody means to finish should show rows all the same
 
 
@@ -51,6 +51,10 @@ class RunConfig:
         keep_checkpoints: latest checkpoints kept, beside the best.
         placement, transfer: see `learners.placement` and `learners.transfer`.
         env_device: `cpu` or `cuda:N`, of the environments.
+        schedule_settings: every field of the schedule's config.
+        env_backend: `device` (kernels) or `host` (Gymnasium's environments in processes of their own).
+        executors: processes that step host environments; 0 chooses. Does not change results.
+        actors: threads that infer for host environments. Does not change results.
     """
 
     env_id: str
@@ -70,6 +74,10 @@ class RunConfig:
     placement: str
     env_device: str
     transfer: str
+    schedule_settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    env_backend: str = "device"
+    executors: int = 0
+    actors: int = 1
 
     @property
     def total_steps(self) -> int:
@@ -82,9 +90,12 @@ class RunConfig:
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> RunConfig:
         """From a run's config.json. Raises `RunError` if something is missing or wrong."""
-        names = [field.name for field in dataclasses.fields(cls)]
+        fields = dataclasses.fields(cls)
+        names = [field.name for field in fields]
         if "device" in document:  # older runs had one device
             document = {**_on_one(str(document["device"])), **document}
+        later = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+        document = {"schedule_settings": {}, **later, **document}
         missing = [name for name in names if name not in document]
         if missing:
             raise RunError(f"the run's config.json lacks {', '.join(missing)}")
@@ -95,6 +106,7 @@ class RunConfig:
             config = dataclasses.replace(config, settings={**config.settings, "collector": collector})
         try:
             make_config(compat.algorithm(config.algo).config_class, config.settings)
+            make_config(compat.schedule(config.schedule).config_class, config.schedule_settings)
         except ConfigError as error:
             raise RunError(f"the run's config.json does not fit this version of gpurl: {error}") from error
         return config
@@ -143,26 +155,31 @@ def resolve(
     placement: str | None = None,
     learner_device: str | None = None,
     transfer: str = "auto",
+    env_backend: str = "device",
+    executors: int = 0,
+    actors: int = 1,
     say: Callable[[str], None] = lambda line: None,
 ) -> RunConfig:
     """Defaults, then the preset, then what the user gave; everything checked.
 
-    `overrides` are `name=value` strings: fields of the algorithm's config, or `env.<name>` for the
-    environment. `placement` None follows `device`, `"auto"` measures. `say` gets lines for people: where the run goes and
+    `overrides` are `name=value` strings: fields of the algorithm's config or of the schedule's, or `env.<name>` for the
+    environment. `placement` None follows `device`, `"auto"` measures; so does the schedule `"auto"`. `say` gets lines for people: where the run goes and
     why, and the memory it needs.
 
     Raises:
         UnknownEnvError, ConfigError, DeviceError: one line that says what to do.
     """
-    spec = gpuenvs.get(env_id)
-    compat.check(algo, schedule, spec.action_space)
-    items = list(overrides)
-    env_items = [item.strip() for item in items if item.strip().startswith(env_options.PREFIX)]
-    env_params = env_options.parse(spec, env_items)
+    items = [item.strip() for item in overrides]
+    env_items = [item for item in items if item.startswith(env_options.PREFIX)]
+    spec, env_params = envs.configured(env_id, env_backend, env_items)
+    compat.check(algo, "sync" if schedule == AUTO else schedule, spec.action_space)
     cls = compat.algorithm(algo).config_class
+    own_cls = compat.schedule("hts" if schedule == AUTO else schedule).config_class
+    own_items = [item for item in items if _name(item) in options(own_cls)]
+    own_settings = to_dict(make_config(own_cls, parse_overrides(own_cls, own_items)))
     values = {
         **preset(spec.id, algo),
-        **parse_overrides(cls, [item for item in items if item.strip() not in env_items]),
+        **parse_overrides(cls, [item for item in items if item not in env_items and item not in own_items]),
     }
     values |= {k: v for k, v in (("total_steps", total_steps), ("num_envs", num_envs)) if v is not None}
     settings = to_dict(make_config(cls, values))
@@ -175,6 +192,10 @@ def resolve(
         env_params=env_params,
         algo=algo,
         schedule=schedule,
+        schedule_settings=own_settings,
+        env_backend=env_backend,
+        executors=executors,
+        actors=_in_range("--actors", actors, 1, 64),
         settings=settings,
         seed=_in_range("--seed", seed, 0, 2**63 - 1),
         device="cpu" if where is None else where.learner_device,
@@ -189,13 +210,28 @@ def resolve(
     )
     group = place()
     processes = group.size if group else 1
+    if group is not None and (schedule != "sync" or env_backend != "device"):
+        raise ConfigError("several processes train with --schedule sync and the device backend; leave the others out")
+    if env_backend == "host" and where is not None and where.env_device != "cpu":
+        where = (
+            locate("host", this_machine(), "cpu", where.learner_device)
+            if learner_device
+            else Placement("cpu", "cpu", "cpu", "alias", "host environments live on the CPU")
+        )
     lines: list[str] = []
     if where is None:
         where, lines = choose(this_machine(), lambda p: _trial(config.placed(p)), device, learner_device, transfer)
     config = config.placed(where)
+    if schedule == AUTO:
+        config, more = schedule_choice.choose(config, _trial)
+        lines += more
     for line in (f"placement {where.describe()}", *lines, *require_memory(config, free_memory, processes)):
         say(line)
     return config
+
+
+def _name(item: str) -> str:
+    return item.partition("=")[0].strip().replace("-", "_")
 
 
 def _place(device: str, placement: str | None, learner_device: str | None, transfer: str) -> Placement | None:
@@ -247,28 +283,24 @@ def build(config: RunConfig, group: Group | None = None) -> Any:
     torch.set_num_threads(min(config.torch_threads, cores))
     if group is not None and config.device != "cpu":
         torch.cuda.set_device(config.device)  # NCCL's and torch's own work belongs on this process's GPU
-    num_envs = config.settings["num_envs"]
-    rows = group.share(num_envs) if group else num_envs
-    env = gpuenvs.make(
-        config.env_id,
-        rows,
-        device=resolve_device(config.env_device),
-        seed=config.seed,
-        dtype=config.dtype,
-        threads=min(config.threads, cores),
-        env_offset=group.rank * rows if group else 0,
-        **config.env_params,
-    )
-    algorithm = compat.algorithm(config.algo)
-    settings = make_config(algorithm.config_class, config.settings)
-    device = resolve_device(config.device)
-    algo = algorithm(settings, env.single_observation_space, env.single_action_space, device, config.seed, group)
-    if config.transfer == "alias":
-        return compat.schedule(config.schedule)(env, algo, settings)
     if config.placement == "split":  # raises if the run comes from a machine with a link and this one has none
         locate("split", this_machine(), config.env_device, config.device, config.transfer)
-    transfer = make_transfer(config.transfer, CudaRuntime(), env, algo, settings)
-    return compat.schedule(config.schedule)(env, algo, settings, transfer)
+    settings = make_config(compat.algorithm(config.algo).config_class, config.settings)
+    schedule = compat.schedule(config.schedule)
+    own = make_config(schedule.config_class, config.schedule_settings)
+    device = resolve_device(config.device)
+    env = envs.make(config, group)
+    try:
+        spaces = env.single_observation_space, env.single_action_space
+        algo = compat.algorithm(config.algo)(settings, *spaces, device, config.seed, group)
+        transfer = None  # the schedule's own, on one device
+        if config.transfer != "alias" or device != "cpu":
+            more = {"slots": own.slots, "apart": True} if schedule.apart else {}
+            transfer = make_transfer(config.transfer, CudaRuntime(), env, algo, settings, **more)
+        return schedule(env, algo, settings, transfer, own, config.actors)
+    except BaseException:
+        env.close()
+        raise
 
 
 def load_policy(config: RunConfig, state: Mapping[str, Any], device: str = "cpu") -> Any:
@@ -277,7 +309,7 @@ def load_policy(config: RunConfig, state: Mapping[str, Any], device: str = "cpu"
     Raises:
         CheckpointError: the checkpoint is of another kind of run.
     """
-    spec = env_options.configured(gpuenvs.get(config.env_id), config.env_params)
+    spec = envs.spec_of(config)
     algorithm = compat.algorithm(config.algo)
     settings = make_config(algorithm.config_class, config.settings)
     algo = algorithm(settings, spec.observation_space, spec.action_space, resolve_device(device), config.seed)

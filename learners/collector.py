@@ -193,3 +193,21 @@ class Collector:
         self.step = int(state["step"])
         last: Tensor | None = state["last_noise"]
         self._noise.last = None if last is None else last.to(self.device)
+
+    def close(self) -> None:
+        """Nothing runs on by itself."""
+
+
+def make_collector(
+    env: Any, device: torch.device, seed: int, config: Any, actors: int = 1, lockstep: bool = False
+) -> Any:
+    """The collector for `env`: a `Collector`, or a `HostCollector` where the environments live in processes of their own.
+
+    `config` is the algorithm's. `actors` and `lockstep` are for host environments only: threads that infer, and whether all
+    environments wait for one another in each step.
+    """
+    if hasattr(env, "native_step") or not hasattr(env, "ready"):
+        return Collector(env, device, seed, config.noise_correlation, config.collector)
+    from learners.host.collector import HostCollector
+
+    return HostCollector(env, seed, config.noise_correlation, actors=actors, lockstep=lockstep)

@@ -37,6 +37,8 @@ ALGORITHMS = {
 }
 SCHEDULES = {
     "sync": ScheduleInfo("learners.schedules.sync", "SyncSchedule", on_policy=True, off_policy=True),
+    "hts": ScheduleInfo("learners.schedules.hts", "HTSSchedule", on_policy=True, off_policy=False),
+    "async": ScheduleInfo("learners.schedules.async_", "AsyncSchedule", on_policy=True, off_policy=False),
 }
 
 

@@ -15,7 +15,7 @@ from learners.build import misfit
 from learners.distributed import Group, learned
 from learners.metrics import MetricsWriter
 from learners.runs import RunDirectory
-from learners.schedules.sync import IterationResult
+from learners.schedules.common import IterationResult
 from learners.train import LoopSettings, Trainer
 
 # Episodes that travel with the decisions of an iteration; if a process has finished more they take a second exchange.

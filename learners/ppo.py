@@ -20,6 +20,7 @@ from gpuenvs.runtime.threads import allowed_cores
 from learners import functional as F
 from learners.collectors import COLLECTORS
 from learners.config import option, validate
+from learners.correction import ON_POLICY, Correction, corrected_batch
 from learners.distributed import Group, local_size
 from learners.native import ENGINES, choose_engine
 from learners.native.network import fits
@@ -27,7 +28,7 @@ from learners.native.update import ACTOR_FIGURES, FusedEpochs
 from learners.networks import Policy, cloned_state, flat_gradient
 from learners.normalize import RewardNorm
 from learners.optim import FlatAdam
-from learners.rollout import Batch, Rollout, make_batch
+from learners.rollout import Batch, Rollout
 from learners.whole import whole_batch
 
 # A policy whose KL from the behaviour policy exceeds this many times `target_kl` makes no more steps in that update;
@@ -189,13 +190,23 @@ class PPO:
         """The value loss on `batch` at the weights of `policy` (0-d, differentiable), without `vf_coef`."""
         return F.value_loss(policy.value(batch.features), batch.target, batch.value, self.config.clip_value)
 
-    def update(self, rollout: Rollout) -> dict[str, Tensor]:
+    def update(self, rollout: Rollout, correction: Correction = ON_POLICY) -> dict[str, Tensor]:
         """Learn from one rollout; returns 0-d tensors on the device and never waits for it.
 
-        Observation statistics stay put until the last step is made and take this rollout in afterwards.
+        `correction` says what to do about rows of older weights. Observation statistics stay put until the last step is
+        made and take this rollout in afterwards.
         """
+        with correction.applied(self.policy):
+            metrics = self._learn(rollout, correction)
+        if self.policy.obs_norm is not None:
+            self.policy.obs_norm.update(rollout.obs[:-1], self.group)
+        self.version += 1
+        return metrics
+
+    def _learn(self, rollout: Rollout, correction: Correction) -> dict[str, Tensor]:
+        """All steps on the weights, and what is worth logging."""
         c = self.config
-        batch = make_batch(self.policy, rollout, c.gamma, c.gae_lambda, self.reward_norm)
+        batch = corrected_batch(self.policy, rollout, c.gamma, c.gae_lambda, self.reward_norm, correction)
         if self.group is None:
             metrics = {
                 "explained_variance": F.explained_variance(batch.value, batch.target),
@@ -211,9 +222,6 @@ class PPO:
         metrics |= run_epochs(batch, **coefficients)
         metrics |= {k: torch.full((), v, device=self.device) for k, v in coefficients.items()}
         metrics["skipped_steps"] = self.actor_optimizer.skipped + self.critic_optimizer.skipped
-        if self.policy.obs_norm is not None:
-            self.policy.obs_norm.update(rollout.obs[:-1], self.group)
-        self.version += 1
         return metrics
 
     def _epochs(self, batch: Batch, learning_rate: float, clip_coef: float, ent_coef: float) -> dict[str, Tensor]:

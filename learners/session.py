@@ -14,7 +14,8 @@ from gpuenvs.errors import RunError
 from learners import checkpoint, runs, system
 from learners.build import RunConfig, build, check_kind, kind_of, load_policy, own_device
 from learners.distributed import Group, joined
-from learners.env_options import configured, reference_keywords
+from learners.env_options import reference_keywords
+from learners.envs import spec_of
 from learners.evaluate import EvalResult, evaluate
 from learners.parallel import ParallelTrainer, own_state
 from learners.runs import RunDirectory
@@ -203,14 +204,16 @@ def save_evaluation(run: RunDirectory, result: EvalResult, step: int) -> Path:
 
 def _document(config: RunConfig, group: Group | None) -> dict[str, Any]:
     """config.json of a new run."""
-    import gpuenvs
-
-    spec = configured(gpuenvs.get(config.env_id), config.env_params)
-    params = spec.params._asdict() | {k: v for k, v in config.env_params.items() if k in spec.params._fields}
+    spec = spec_of(config)
+    params = dict(config.env_params)
+    limit = spec.max_episode_steps
+    if config.env_backend == "device":
+        params = spec.params._asdict() | {k: v for k, v in params.items() if k in spec.params._fields}
+        limit = config.env_params.get("max_episode_steps", limit)
     return {
         **dataclasses.asdict(config),
         "env_params_resolved": params,
-        "max_episode_steps": config.env_params.get("max_episode_steps", spec.max_episode_steps),
+        "max_episode_steps": limit,
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "processes": group.size if group else 1,
         "versions": system.versions(),

@@ -22,7 +22,7 @@ from learners.metrics import Interval, MetricsWriter
 from learners.runs import RunDirectory
 
 if TYPE_CHECKING:
-    from learners.schedules.sync import IterationResult
+    from learners.schedules.common import IterationResult
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class Trainer:
         self._now = time.perf_counter()
         if not self._warm_step:
             self._warm_step, self._warm_time = self.step, self._now
-        self._interval.add(result.metrics, result.episode_returns, result.episode_lengths)
+        self._interval.add(result.metrics, result.episode_returns, result.episode_lengths, result.lags)
         if self.iteration % self.settings.log_every == 0:
             self._write_row()
 

@@ -8,8 +8,9 @@
 | `pinned` | one copy out of pinned host memory, where the collector has written | CPU to GPU |
 | `remote` | nothing afterwards: the collector's kernels write rows into the learner's memory | two GPUs with a link |
 
-Each kind but `alias` has `SLOTS` chunks on either side, used in turn, so a schedule may collect one horizon while another is
-learned from. Whoever writes into a chunk waits, on the device, for the event that says its last reader is done.
+Each kind but `alias` has `SLOTS` chunks on either side (or as many as the schedule wants), used in turn, so a schedule may
+collect one horizon while another is learned from. For such a schedule `alias` has them too: the same memory on both sides,
+with a stream each on a GPU and a thread each on the CPU (`learners.swap`). Whoever writes into a chunk waits, on the device, for the event that says its last reader is done.
 
 An iteration of any schedule is made of the same steps::
 
@@ -38,6 +39,7 @@ from learners.devices import HOST, Runtime
 from learners.links import Link, Span, cut, finish
 from learners.networks import Policy
 from learners.rollout import Rollout
+from learners.snapshots import load_fields, save_fields
 
 TRANSFERS = ("alias", "peer", "staged", "pinned", "remote")
 SLOTS = 2
@@ -123,21 +125,29 @@ class Alias:
         return {"transfer_bytes_per_step": 0.0}
 
 
-def make_transfer(kind: str, runtime: Runtime | None, env: Any, algo: Any, config: Any) -> Transfer:
+def make_transfer(
+    kind: str, runtime: Runtime | None, env: Any, algo: Any, config: Any, slots: int = SLOTS, apart: bool = False
+) -> Any:
     """One of `TRANSFERS` from `env` (a batch env) to `algo`, both of which are on their devices already.
 
-    `alias` needs no runtime.
+    `apart`: collector and learner work at the same time, on `slots` storages. `alias` on a CPU needs no runtime, and without
+    `apart` none at all.
     """
     spaces = env.single_observation_space, env.single_action_space
     size = config.num_steps, env.num_envs
-    if kind == "alias":
+    if kind == "alias" and not apart:
         return Alias(algo.policy, Rollout(*size, *spaces, algo.device))
+    if kind == "alias" and algo.device == HOST:
+        from learners.swap import Swap
+
+        return Swap(algo.policy, lambda: Rollout(*size, *spaces, HOST), slots)
     assert runtime is not None
 
     def make_rollout(chunk: Tensor) -> Rollout:
         return Rollout(*size, *spaces, chunk=chunk)
 
-    return Slots(kind, runtime, algo.policy, torch.device(env.device), make_rollout, Rollout.size(*size, *spaces))
+    nbytes = Rollout.size(*size, *spaces)
+    return Slots(kind, runtime, algo.policy, torch.device(env.device), make_rollout, nbytes, slots)
 
 
 class _Weights:
@@ -216,12 +226,13 @@ class Slots:
     """The kinds with chunks on either side; see the module's docstring.
 
     Args:
-        kind: `peer`, `staged`, `pinned` or `remote`.
+        kind: `peer`, `staged`, `pinned` or `remote`; `alias` where both roles have one device.
         runtime: streams, events and copies.
         policy: the learner's.
         env_device: where the environments are; `HOST` for `pinned`.
         make_rollout: a rollout in a given chunk.
         nbytes: size of a chunk.
+        slots: chunks on either side.
     """
 
     def __init__(
@@ -232,8 +243,10 @@ class Slots:
         env_device: torch.device,
         make_rollout: MakeRollout,
         nbytes: int,
+        slots: int = SLOTS,
     ) -> None:
-        self.kind, self._runtime = kind, runtime
+        self.kind, self._runtime, self._slots = kind, runtime, slots
+        self._in_place = kind in ("remote", "alias")  # the collector writes into the learner's own chunks
         learner_device = policy.device
         self._learner_device = learner_device
         self._env_stream = None if env_device == HOST else runtime.current_stream(env_device)
@@ -241,19 +254,19 @@ class Slots:
         self._learner_stream = runtime.stream(learner_device) if shared else runtime.current_stream(learner_device)
         if kind == "remote":
             runtime.open_link(env_device, learner_device)
-        chunks = [runtime.buffer(nbytes, learner_device) for _ in range(SLOTS)]
+        chunks = [runtime.buffer(nbytes, learner_device) for _ in range(slots)]
         self._learner_side = [make_rollout(chunk) for chunk in chunks]
-        if kind == "remote":
+        if self._in_place:
             self._env_side = [make_rollout(runtime.view_from(env_device, chunk)) for chunk in chunks]
         else:
-            self._env_side = [make_rollout(runtime.buffer(nbytes, env_device)) for _ in range(SLOTS)]
+            self._env_side = [make_rollout(runtime.buffer(nbytes, env_device)) for _ in range(slots)]
         staged = kind == "staged"
         self._weights = _Weights(runtime, policy, env_device, staged)
         self.policy = self._weights.policy
-        self._link = None if kind == "remote" else Link(runtime, env_device, learner_device, staged, nbytes, SLOTS)
-        self._collected = [runtime.event(learner_device if env_device == HOST else env_device) for _ in range(SLOTS)]
-        self._consumed = [runtime.event(learner_device) for _ in range(SLOTS)]
-        self._moved: list[Any] = [None] * SLOTS
+        self._link = None if self._in_place else Link(runtime, env_device, learner_device, staged, nbytes, slots)
+        self._collected = [runtime.event(learner_device if env_device == HOST else env_device) for _ in range(slots)]
+        self._consumed = [runtime.event(learner_device) for _ in range(slots)]
+        self._moved: list[Any] = [None] * slots
         self._updated = runtime.event(learner_device)
         self._begun = 0
         self._received = 0
@@ -265,10 +278,10 @@ class Slots:
     # --- the environments' side -------------------------------------------------------------------------------------
 
     def begin(self) -> Rollout:
-        slot = self._begun % SLOTS
-        # Remote rows go into the learner's own chunk: it must have read the last horizon there. Otherwise the chunk is
+        slot = self._begun % self._slots
+        # Its rows go into the learner's own chunk: it must have read the last horizon there. Otherwise the chunk is
         # free once the copy out of it has run.
-        free = self._consumed[slot] if self.kind == "remote" else self._moved[slot]
+        free = self._consumed[slot] if self._in_place else self._moved[slot]
         if free is not None:
             if self._env_stream is None:
                 self._runtime.finish(free)
@@ -281,7 +294,7 @@ class Slots:
         return contextlib.nullcontext() if self._env_stream is None else self._runtime.use(self._env_stream)
 
     def send(self) -> None:
-        slot = self._begun % SLOTS
+        slot = self._begun % self._slots
         self._begun += 1
         if self._env_stream is not None:
             self._runtime.record(self._collected[slot], self._env_stream)
@@ -292,13 +305,13 @@ class Slots:
             pair = (self._learner_side[slot].chunk[:nbytes], rollout.chunk[:nbytes])
             after = (self._collected[slot], self._consumed[slot])
             self._moved[slot], spans = self._link.move([pair], slot, after)
-        self._bytes_per_step = nbytes / rollout.rows
+        self._bytes_per_step = 0.0 if self.kind == "alias" else nbytes / rollout.rows
         self._sent.append((rollout.has_value, spans))
 
     # --- the learner's side -----------------------------------------------------------------------------------------
 
     def receive(self) -> Rollout:
-        runtime, slot = self._runtime, self._received % SLOTS
+        runtime, slot = self._runtime, self._received % self._slots
         has_value, spans = self._sent.popleft()
         before, after = (runtime.event(self._learner_device, timed=True) for _ in range(2))
         runtime.record(before, self._learner_stream)
@@ -315,7 +328,7 @@ class Slots:
         return self._runtime.use(self._learner_stream)
 
     def release(self) -> None:
-        runtime, consumed = self._runtime, self._consumed[self._received % SLOTS]
+        runtime, consumed = self._runtime, self._consumed[self._received % self._slots]
         runtime.record(consumed, self._learner_stream)
         self._received += 1
         current = runtime.current_stream(self._learner_device)
@@ -326,7 +339,7 @@ class Slots:
         runtime = self._runtime
         runtime.record(self._updated, self._learner_stream)
         # The collector's last horizon still reads the weights that are about to be replaced.
-        acted = [self._collected[(self._begun - 1) % SLOTS]] if self._begun else []
+        acted = [self._collected[(self._begun - 1) % self._slots]] if self._begun else []
         self._weights.send([self._updated, *acted])
 
     def reset(self) -> None:
@@ -346,12 +359,35 @@ class Slots:
         runtime.record(self._updated, runtime.current_stream(self._learner_device))
         runtime.wait(self._learner_stream, self._updated)
 
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def pending(self) -> list[dict[str, Tensor]]:
+        """The horizons that were sent and not received, oldest first."""
+        runtime, horizons = self._runtime, []
+        for k, (has_value, _) in enumerate(self._sent):
+            slot = (self._received + k) % self._slots
+            arrived = self._collected[slot] if self._link is None else self._moved[slot]
+            runtime.wait(runtime.current_stream(self._learner_device), arrived)
+            self._learner_side[slot].has_value = has_value
+            horizons.append(save_fields(self._learner_side[slot]))
+        return horizons
+
+    def restore(self, horizons: list[dict[str, Tensor]]) -> None:
+        """Begin anew with these sent; after `drain`, before `reset`."""
+        self._begun = self._received = 0
+        self._sent.clear()
+        for slot, fields in enumerate(horizons):
+            load_fields(self._learner_side[slot], fields)
+            self._moved[slot] = self._collected[slot]  # which has happened long ago
+            self._sent.append((self._learner_side[slot].has_value, []))
+            self._begun += 1
+
     # --- reports ----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def statistics(self) -> Any:
-        slot = (self._begun - 1) % SLOTS
-        if self.kind == "remote":
+        slot = (self._begun - 1) % self._slots
+        if self.kind == "remote" and not self._sent:  # the learner has waited for it, and has it nearer
             with self.learning():
                 yield self._learner_side[slot]
         else:

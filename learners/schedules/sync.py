@@ -5,22 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from torch import Tensor
-
-from gpuenvs.errors import ConfigError
-from learners.collector import Collector
+from learners.collector import make_collector
+from learners.schedules.common import IterationResult, episodes, require_rows
 from learners.transfer import Transfer, make_transfer
 
 
 @dataclass(frozen=True)
-class IterationResult:
-    """What one iteration of a schedule did."""
-
-    env_steps: int
-    metrics: dict[str, Tensor | float]
-    episode_returns: np.ndarray  # (episodes,) float32, of the episodes that ended
-    episode_lengths: np.ndarray  # (episodes,) int32
+class SyncConfig:
+    """The sync schedule has no settings of its own."""
 
 
 class SyncSchedule:
@@ -31,17 +23,29 @@ class SyncSchedule:
         algo: PPO or A2C.
         config: the algorithm's config.
         transfer: how horizons get to the learner's device; None where that is the environments' own.
+        own: nothing yet.
+        actors: threads that infer for host environments.
     """
 
-    def __init__(self, env: Any, algo: Any, config: Any, transfer: Transfer | None = None) -> None:
-        if env.num_envs != algo.num_envs:
-            raise ConfigError(f"num_envs={algo.num_envs}: the environment has {env.num_envs} rows")
+    config_class = SyncConfig
+    apart = False  # collector and learner may use one storage and the same weights
+
+    def __init__(
+        self,
+        env: Any,
+        algo: Any,
+        config: Any,
+        transfer: Transfer | None = None,
+        own: SyncConfig | None = None,
+        actors: int = 1,
+    ) -> None:
+        require_rows(env, algo)
         self.env = env
         self.algo = algo
         self.config = config
         self.transfer = transfer or make_transfer("alias", None, env, algo, config)
         policy = self.transfer.policy
-        self.collector = Collector(env, policy.device, algo.seed, config.noise_correlation, config.collector)
+        self.collector = make_collector(env, policy.device, algo.seed, config, actors, lockstep=True)
         self.collector.choose(policy)
         self.rollout = self.transfer.begin()
         self.env_steps = 0
@@ -58,14 +62,15 @@ class SyncSchedule:
         transfer.release()
         transfer.publish()
         with transfer.statistics() as rollout:
-            returns, lengths = (values.cpu().numpy() for values in rollout.finished_episodes())
+            returns, lengths = episodes(rollout)
         rows = self.rollout.rows
         self.env_steps += rows
-        return IterationResult(rows, {**metrics, **transfer.metrics()}, returns, lengths)
+        return IterationResult(rows, {**metrics, **transfer.metrics()}, returns, lengths, {0: rows})
 
     def close(self) -> None:
         """Wait for what is under way and stop the environments' threads."""
         self.transfer.drain()
+        self.collector.close()
         self.env.close()
 
     def state_dict(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from learners.a2c import A2C, A2CConfig
+from learners.correction import ON_POLICY, Correction
 from learners.networks import flat_gradient
 from learners.rollout import make_batch
 from tests.learners.test_ppo import CONTINUOUS, DISCRETE, OBS, made_up
@@ -57,7 +58,8 @@ def test_the_fused_step_is_the_torch_step(space, lag):
             if lag:  # the behaviour policy was another one; A2C does not look at what it thought
                 rollout.log_prob.sub_(0.5)
             results.append(rollout)
-        metrics = [learner.update(rollout) for learner, rollout in zip(learners, results)]
+        correction = Correction("none") if lag else ON_POLICY
+        metrics = [learner.update(rollout, correction) for learner, rollout in zip(learners, results)]
         assert metrics[0].keys() == metrics[1].keys()
         for name, value in metrics[0].items():
             assert metrics[1][name].item() == pytest.approx(value.item(), rel=1e-4, abs=1e-5), name

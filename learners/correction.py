@@ -1,0 +1,120 @@
+"""What a learner does about rows that older weights collected.
+
+| name | gradient at | rows are weighted by | advantages and targets from |
+|---|---|---|---|
+| `delayed` | the weights that collected, applied to the current ones | nothing: they are on-policy there | those weights' values |
+| `ratio` | the current weights | pi / mu, the stored log-probs' ratio (PPO clips it) | the current values |
+| `vtrace` | the current weights | min(1, pi / mu) | V-trace (Espeholt et al. 2018, arXiv 1802.01561) |
+| `none` | the current weights | nothing, as if they were on-policy | the current values |
+
+`delayed` is HTS-RL's one-step delayed gradient (arXiv 2012.09849, eq. 3): theta_{j+1} = theta_j + eta grad J(theta_{j-1}, D_{j-1}).
+An algorithm that makes several steps on a horizon makes all of them as if from theta_{j-1}: theta_j is moved by what they
+come to, so the gradient of every step is that of the weights that collected, moved on by the steps before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from learners import functional as F
+from learners.normalize import RewardNorm
+from learners.rollout import Batch, Rollout, final_values, make_batch
+
+CORRECTIONS = ("delayed", "ratio", "vtrace", "none")
+
+
+@dataclass(frozen=True)
+class Correction:
+    """How an update treats its rows; the default is for rows that the current weights collected.
+
+    Args:
+        kind: one of `CORRECTIONS`, or `""` where there is nothing to correct.
+        behaviour: for `delayed`: the acting tensors (see `Policy.acting_tensors`) of the weights that collected, on the
+            learner's device.
+    """
+
+    kind: str = ""
+    behaviour: tuple[Tensor, ...] = ()
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the surrogate is to be weighted by the ratio against the stored log-probs."""
+        return self.kind == "ratio"
+
+    @contextlib.contextmanager
+    def applied(self, policy: Any) -> Iterator[None]:
+        """Inside, `policy` has the weights whose gradient is wanted; what is learned there ends up in its own weights."""
+        if self.kind != "delayed":
+            yield
+            return
+        tensors = policy.acting_tensors()
+        own = [tensor.clone() for tensor in tensors]
+        for tensor, then in zip(tensors, self.behaviour, strict=True):
+            tensor.copy_(then)
+        try:
+            yield
+        except BaseException:
+            tensors[0].copy_(own[0])
+            raise
+        else:
+            weights, then = policy.flat, self.behaviour[0]
+            weights.sub_(then).add_(own[0])
+        finally:
+            for tensor, mine in zip(tensors[1:], own[1:], strict=True):
+                tensor.copy_(mine)
+
+
+ON_POLICY = Correction()
+
+
+@torch.no_grad()
+def corrected_batch(
+    policy: Any,
+    rollout: Rollout,
+    gamma: float,
+    gae_lambda: float,
+    reward_norm: RewardNorm | None = None,
+    correction: Correction = ON_POLICY,
+) -> Batch:
+    """`make_batch` for rows of older weights; call it inside of `correction.applied(policy)`."""
+    if correction.kind in ("", "delayed"):
+        return make_batch(policy, rollout, gamma, gae_lambda, reward_norm)
+    if correction.kind == "vtrace":
+        return _vtrace_batch(policy, rollout, gamma, gae_lambda, reward_norm)
+    # Values of the weights that collected would be out of date: the critic as it stands knows better.
+    rollout.has_value = False
+    batch = make_batch(policy, rollout, gamma, gae_lambda, reward_norm)
+    if correction.kind == "none":
+        batch = batch._replace(log_prob=policy.distribution(batch.features).log_prob(batch.action))
+    return batch
+
+
+def _vtrace_batch(
+    policy: Any, rollout: Rollout, gamma: float, gae_lambda: float, reward_norm: RewardNorm | None
+) -> Batch:
+    """Advantages carry the truncated ratio, so `log_prob` is that of the current weights."""
+    rows, shape = rollout.rows, (rollout.num_steps, rollout.num_envs)
+    features = policy.features(rollout.obs).flatten(0, 1)
+    value = policy.value(features).view(rollout.num_steps + 1, rollout.num_envs)
+    action = rollout.action.flatten(0, 1)
+    log_prob = policy.distribution(features[:rows]).log_prob(action)
+    reward = rollout.reward if reward_norm is None else reward_norm(rollout.reward, rollout.done())
+    target, advantage = F.vtrace(
+        rollout.log_prob,
+        log_prob.view(shape),
+        reward,
+        value[:-1],
+        value[-1],
+        rollout.terminated,
+        rollout.truncated,
+        final_values(policy, rollout),
+        gamma,
+        trace_lambda=gae_lambda,
+    )
+    return Batch(features[:rows], action, log_prob, value[:-1].flatten(), advantage.flatten(), target.flatten())

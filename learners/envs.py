@@ -1,0 +1,69 @@
+"""The environments of a run, from either backend: kernels on a device, or Gymnasium's environments in host processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import gpuenvs
+from gpuenvs.errors import ConfigError, near_names
+from gpuenvs.runtime.threads import allowed_cores
+from learners import env_options
+from learners.distributed import Group
+
+BACKENDS = ("device", "host")
+
+
+def configured(env_id: str, backend: str, items: Iterable[str]) -> tuple[Any, dict[str, Any]]:
+    """(spec, params) of an environment and the `env.name=value` strings of `--set`.
+
+    The spec is an `EnvSpec` of the device backend, a `HostSpec` of the host backend.
+
+    Raises:
+        UnknownEnvError, ConfigError: no such environment, backend or param.
+    """
+    if backend not in BACKENDS:
+        raise ConfigError(
+            f"unknown --env-backend {backend!r}{near_names(backend, BACKENDS)}; use {' or '.join(BACKENDS)}"
+        )
+    if backend == "device":
+        spec = gpuenvs.get(env_id)
+        return spec, env_options.parse(spec, items)
+    from gpuenvs.host.spec import host_spec
+
+    keywords = {}
+    for item in items:
+        name, equals, text = item.removeprefix(env_options.PREFIX).partition("=")
+        if not equals:
+            raise ConfigError(f"--set {item}: write it as env.name=value")
+        keywords[name.strip()] = env_options.option_value(text.strip())
+    return host_spec(env_id, keywords), keywords
+
+
+def spec_of(config: Any) -> Any:
+    """The `EnvSpec` or `HostSpec` of a `RunConfig`, with its params applied."""
+    if config.env_backend == "host":
+        from gpuenvs.host.spec import host_spec
+
+        return host_spec(config.env_id, config.env_params)
+    return env_options.configured(gpuenvs.get(config.env_id), config.env_params)
+
+
+def make(config: Any, group: Group | None = None) -> Any:
+    """The batch of a `RunConfig`; with a group the share of one of its processes."""
+    num_envs = config.settings["num_envs"]
+    if config.env_backend == "host":
+        from gpuenvs.host.pool import HostPool
+
+        return HostPool(spec_of(config), num_envs, executors=config.executors, seed=config.seed)
+    rows = group.share(num_envs) if group else num_envs
+    return gpuenvs.make(
+        config.env_id,
+        rows,
+        device=config.env_device,
+        seed=config.seed,
+        dtype=config.dtype,
+        threads=min(config.threads, allowed_cores()),
+        env_offset=group.rank * rows if group else 0,
+        **config.env_params,
+    )
