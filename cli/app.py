@@ -18,6 +18,7 @@ COMMANDS = {
     "eval": "Evaluate a run's policy.",
     "play": "Render a run's policy to a video.",
     "plot": "Draw learning curves of runs.",
+    "compare": "Compare runs: return at a time, time to a return.",
     "bench": "Measure environments or training.",
     "doctor": "Show what was found on this machine.",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,35 @@ import numpy as np
 
 from gpuenvs.errors import RunError
 from learners import runs
-from learners.metrics import read_rows
+from learners.metrics import LAGS_FILE, RECENT, SHARES, read_lags, read_rows
 
 POINTS = 400
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """How sampler and learner of a run worked together: (rows,) each, rows of all intervals.
+
+    `shares` has what the schedule reported of `learners.metrics.SHARES`, `lags` is lag -> rows of the whole run.
+    """
+
+    step: np.ndarray
+    shares: dict[str, np.ndarray]
+    lags: dict[int, int]
+
+    @property
+    def concurrent(self) -> bool:
+        """Whether there is anything to show: some row was old, or the schedule reported shares."""
+        return bool(self.shares) or any(self.lags)
 
 
 @dataclass(frozen=True)
 class Curve:
     """Return of one run over environment steps and wall-clock seconds; all (rows,), rows with episodes only.
 
-    `settings` is everything that was set in the run but its seed and its length.
+    `settings` is everything that was set in the run but its seed and its length. `counts` is how many episodes ended in
+    each row's interval, `end` where the run stands in steps and seconds, `recent` over how many episodes its own
+    running mean goes.
     """
 
     env_id: str
@@ -29,6 +48,20 @@ class Curve:
     step: np.ndarray
     seconds: np.ndarray
     value: np.ndarray
+    counts: np.ndarray
+    end: dict[str, float]
+    seed: int = 0
+    recent: int = RECENT
+    path: Path = Path()
+    pipeline: Pipeline = field(default_factory=lambda: Pipeline(np.zeros(0), {}, {}))
+
+    def running(self, window: int) -> np.ndarray:
+        """At each row the mean return of the last `window` episodes; NaN before so many have ended."""
+        ended = np.cumsum(self.counts)
+        total = np.cumsum(self.counts * self.value)
+        first = ended - window
+        before = np.interp(first, np.concatenate([[0], ended]), np.concatenate([[0], total]))
+        return np.where(first >= 0, (total - before) / window, np.nan)
 
 
 @dataclass(frozen=True)
@@ -43,7 +76,7 @@ class Band:
 
 
 def read_curve(path: Path | str) -> Curve:
-    """The curve of one run. Raises `RunError` when the run has no finished episode yet."""
+    """The curve of one run. Raises `RunError` when the run has no finished episode yet or is damaged."""
     run = runs.open_run(path)
     config = run.read_config()
     rows = read_rows(run.metrics_file)
@@ -52,11 +85,35 @@ def read_curve(path: Path | str) -> Curve:
     seen = ~np.isnan(rows["episode_return"])
     if not seen.any():
         raise RunError(f"{run.path} has no finished episode yet")
-    name = f"{config['algo']} {config['schedule']}"
-    settings = {**config.get("settings", {}), **{f"env.{k}": v for k, v in config.get("env_params", {}).items()}}
+    ended = rows.get("episodes", np.arange(1.0, len(seen) + 1))
+    settings = _settings(config)
+    return Curve(
+        env_id=config["env_id"],
+        name=f"{config['algo']} {config['schedule']}",
+        settings=settings,
+        step=rows["step"][seen],
+        seconds=rows["wall_s"][seen],
+        value=rows["episode_return"][seen],
+        counts=np.diff(ended, prepend=0)[seen],
+        end={"step": rows["step"][-1], "seconds": rows["wall_s"][-1]},
+        seed=int(config.get("seed", 0)),
+        recent=max(RECENT, int(settings.get("num_envs", 1))),
+        path=run.path,
+        pipeline=Pipeline(
+            rows["step"],
+            {name: rows[name] for name in SHARES if name in rows},
+            read_lags(run.metrics_file.with_name(LAGS_FILE)),
+        ),
+    )
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    settings = {**config.get("settings", {}), **config.get("schedule_settings", {})}
+    if config.get("env_backend") == "host":
+        settings.update({name: config[name] for name in ("env_backend", "executors", "actors") if name in config})
+    settings.update({f"env.{k}": v for k, v in config.get("env_params", {}).items()})
     settings.pop("total_steps", None)
-    step, seconds, value = (rows[name][seen] for name in ("step", "wall_s", "episode_return"))
-    return Curve(config["env_id"], name, settings, step, seconds, value)
+    return settings
 
 
 def group(curves: Iterable[Curve]) -> dict[str, dict[str, list[Curve]]]:
@@ -86,6 +143,15 @@ def _text(value: Any) -> str:
     if value is None:
         return "default"
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def total_lags(curves: Iterable[Curve]) -> dict[int, int]:
+    """Lag -> rows of all the runs together, the lowest lag first."""
+    total: dict[int, int] = {}
+    for curve in curves:
+        for lag, rows in curve.pipeline.lags.items():
+            total[lag] = total.get(lag, 0) + rows
+    return dict(sorted(total.items()))
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:

@@ -6,7 +6,8 @@ from learners.curves import Curve, band, group, smooth
 
 def curve(step, value, env_id="E", name="ppo sync", speed=1.0, **settings):
     step = np.asarray(step, float)
-    return Curve(env_id, name, settings, step, step / speed, np.asarray(value, float))
+    end = {"step": step[-1], "seconds": step[-1] / speed}
+    return Curve(env_id, name, settings, step, step / speed, np.asarray(value, float), np.ones(len(step)), end)
 
 
 def test_smooth_is_a_moving_mean_that_shrinks_at_the_ends():
