@@ -19,8 +19,8 @@ RUNS = Path("runs")
     "--schedule",
     default="sync",
     show_default=True,
-    help="Who collects and learns when: sync (in turns), hts (at the same time, rows one update old, every bit reproducible), "
-    "async (nobody waits), or auto, which measures sync and hts.",
+    help="Who collects and learns when: sync (in turns), hts (at the same time, rows one update old, reproducible to the "
+    "bit), async (nobody waits), or auto, which measures sync and hts.",
 )
 @click.option(
     "--env-backend",

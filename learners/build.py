@@ -163,8 +163,8 @@ def resolve(
     """Defaults, then the preset, then what the user gave; everything checked.
 
     `overrides` are `name=value` strings: fields of the algorithm's config or of the schedule's, or `env.<name>` for the
-    environment. `placement` None follows `device`, `"auto"` measures; so does the schedule `"auto"`. `say` gets lines for people: where the run goes and
-    why, and the memory it needs.
+    environment. `placement` None follows `device`, `"auto"` measures; so does the schedule `"auto"`. `say` gets lines for
+    people: where the run goes and why, and the memory it needs.
 
     Raises:
         UnknownEnvError, ConfigError, DeviceError: one line that says what to do.

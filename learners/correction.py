@@ -2,13 +2,13 @@
 
 | name | gradient at | rows are weighted by | advantages and targets from |
 |---|---|---|---|
-| `delayed` | the weights that collected, applied to the current ones | nothing: they are on-policy there | those weights' values |
-| `ratio` | the current weights | pi / mu, the stored log-probs' ratio (PPO clips it) | the current values |
+| `delayed` | the weights that collected | nothing: they are on-policy there | those weights' values |
+| `ratio` | the current weights | pi / mu, by the stored log-probs (PPO clips it) | the current values |
 | `vtrace` | the current weights | min(1, pi / mu) | V-trace (Espeholt et al. 2018, arXiv 1802.01561) |
 | `none` | the current weights | nothing, as if they were on-policy | the current values |
 
-`delayed` is HTS-RL's one-step delayed gradient (arXiv 2012.09849, eq. 3): theta_{j+1} = theta_j + eta grad J(theta_{j-1}, D_{j-1}).
-An algorithm that makes several steps on a horizon makes all of them as if from theta_{j-1}: theta_j is moved by what they
+`delayed` is HTS-RL's one-step delayed gradient (Liu et al. 2020, arXiv 2012.09849), applied to the current weights:
+theta_{j+1} = theta_j + eta grad J(theta_{j-1}, D_{j-1}). An algorithm that makes several steps on a horizon makes all of them as if from theta_{j-1}: theta_j is moved by what they
 come to, so the gradient of every step is that of the weights that collected, moved on by the steps before it.
 """
 

@@ -10,7 +10,8 @@
 
 Each kind but `alias` has `SLOTS` chunks on either side (or as many as the schedule wants), used in turn, so a schedule may
 collect one horizon while another is learned from. For such a schedule `alias` has them too: the same memory on both sides,
-with a stream each on a GPU and a thread each on the CPU (`learners.swap`). Whoever writes into a chunk waits, on the device, for the event that says its last reader is done.
+with a stream each on a GPU and a thread each on the CPU (`learners.swap`). Whoever writes into a chunk waits, on the device,
+for the event that says its last reader is done.
 
 An iteration of any schedule is made of the same steps::
 

@@ -13,6 +13,8 @@ import numpy as np
 from learners.host.horizon import Horizon
 from learners.host.inference import Inference, groups, use_one_thread
 
+Span = tuple[float, float]  # time.perf_counter() at begin and end
+
 
 class Actors:
     """Fills horizons in the order in which they are opened, each environment at its own pace.
@@ -42,14 +44,11 @@ class Actors:
         self._size = inference.group or 1
         self._share = -(-n // (self._size * count))  # groups of one thread when all are waiting
         self._error: BaseException | None = None
-        self._stopping = False
+        self._ending = self._closed = False
         self._idle = [0.0] * count
-        self._stalled, self._stalled_since = 0.0, time.perf_counter()
-        self._threads = [
-            threading.Thread(target=self._run, args=(k,), name=f"actor-{k}", daemon=True) for k in range(count)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._spans: list[Span] = []
+        self._busy_since = 0.0
+        self._threads: list[threading.Thread] = []
 
     # --- the schedule's side ----------------------------------------------------------------------------------------
 
@@ -57,8 +56,10 @@ class Actors:
         """Let every environment go on into `horizon` when it has finished the ones before; does not block."""
         with self._lock:
             self._check()
+            if not self._threads:
+                self._start()
             if not self._missing():
-                self._stalled += time.perf_counter() - self._stalled_since
+                self._busy_since = time.perf_counter()
             self._open[self._opened] = horizon
             self._opened += 1
             rows = np.flatnonzero(self._resting)
@@ -86,9 +87,16 @@ class Actors:
         with self._lock:
             self._until(lambda: not self._missing())
 
+    def rest(self) -> None:
+        """Settle and end the threads, so that nobody waits in the pool; `open` starts them again."""
+        self.settle()
+        self._end()
+        with self._lock:
+            self._check()
+            self._ending = False
+
     def forget(self) -> None:
         """Drop complete horizons nobody waited for."""
-        self.settle()
         with self._lock:
             self._open.clear()
             self._oldest = self._opened
@@ -98,26 +106,27 @@ class Actors:
         """How long threads have waited for environments, summed over them."""
         return sum(self._idle)
 
-    @property
-    def stalled_seconds(self) -> float:
-        """How long every environment has rested because no horizon was open."""
+    def spans(self) -> list[Span]:
+        """When an open horizon was incomplete, since the last call, in order and without overlap."""
         with self._lock:
-            running = self._missing() or self._opened == 0
-            return self._stalled + (0.0 if running else time.perf_counter() - self._stalled_since)
+            if self._missing():
+                self._pause()
+            spans, self._spans = self._spans, []
+            return spans
 
     def close(self) -> None:
-        """End the threads. What they were filling stays incomplete."""
-        self._stop(None)
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
+        """End the threads for good. What they were filling stays incomplete."""
+        with self._lock:
+            self._closed = True
+            self._lock.notify_all()
+        self._end()
 
     # --- under the lock ---------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
         if self._error is not None:
             raise self._error
-        if self._stopping:
+        if self._closed:
             raise RuntimeError("the collector is closed")
 
     def _until(self, done: Any) -> None:
@@ -129,6 +138,12 @@ class Actors:
     def _missing(self) -> bool:
         """Whether an open horizon is incomplete."""
         return self._opened > self._oldest and self._open[self._opened - 1].missing > 0
+
+    def _pause(self) -> None:
+        """A span ends, and another begins if something is open."""
+        now = time.perf_counter()
+        self._spans.append((self._busy_since, now))
+        self._busy_since = now
 
     def _enter(self, rows: np.ndarray) -> None:
         """Rows begin the horizon after the one they were in."""
@@ -169,11 +184,14 @@ class Actors:
                 since = time.perf_counter()
                 rows = self._pool.ready()
                 self._idle[number] += time.perf_counter() - since
-                if self._stopping:
+                if self._ending:
                     return
                 self._act(scratch, self._next(rows))
         except BaseException as error:  # whatever it is, the schedule's thread raises it
-            self._stop(error)
+            with self._lock:
+                self._error = self._error or error
+                self._lock.notify_all()
+            self._wake_all()
 
     def _parts(self, rows: np.ndarray) -> Iterator[tuple[Horizon, np.ndarray]]:
         """`rows` by the horizon they are in."""
@@ -198,8 +216,9 @@ class Actors:
                 self._resting[last[newest]] = True
                 self._enter(last[~newest])
                 if not horizon.missing:
+                    horizon.completed = time.perf_counter()
                     if not self._missing():
-                        self._stalled_since = time.perf_counter()
+                        self._pause()
                     self._lock.notify_all()
             rows = rows[~self._resting[rows]]
             if self._lockstep:
@@ -220,11 +239,24 @@ class Actors:
         if self._lockstep and len(rows):
             pool.step(rows)
 
-    def _stop(self, error: BaseException | None) -> None:
-        with self._lock:
-            if self._error is None and not self._stopping:
-                self._error = error
-            self._stopping = True
-            self._lock.notify_all()
+    # --- beginning and end ------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        count = len(self._idle)
+        self._threads = [
+            threading.Thread(target=self._run, args=(k,), name=f"gpurl-actor-{k}", daemon=True) for k in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _end(self) -> None:
+        """End the threads and wait for them."""
+        self._wake_all()
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+
+    def _wake_all(self) -> None:
+        self._ending = True
         with contextlib.suppress(Exception):  # the pool may be what failed: then nobody waits in it
-            self._pool.wake(len(self._threads))
+            self._pool.wake(len(self._idle))

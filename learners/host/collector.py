@@ -12,7 +12,7 @@ from torch import Tensor
 from gpuenvs.errors import ConfigError
 from learners.collectors import Choice
 from learners.collectors.noise import ActionNoise
-from learners.host.actors import Actors
+from learners.host.actors import Actors, Span
 from learners.host.horizon import Horizon, Weights
 from learners.host.inference import Inference, make_inference
 from learners.networks import Policy
@@ -40,6 +40,7 @@ class HostCollector:
         step: number of the first step that has not been opened.
         choice: how actions are computed, and why; None before `choose`.
         agreement: always None: there is no other way to compare with.
+        completed: `time.perf_counter()` when the horizon was complete that `wait` returned last.
     """
 
     agreement = None
@@ -56,6 +57,7 @@ class HostCollector:
         self.choice: Choice | None = None
         self._count, self._lockstep = actors, lockstep
         self._noise = ActionNoise(seed, env.env_offset, noise_correlation, torch.device("cpu"))
+        self.completed = 0.0
         self._started = False
         self._inference: Inference | None = None
         self._actors: Actors | None = None
@@ -110,7 +112,9 @@ class HostCollector:
         """
         if self._actors is None:
             raise RuntimeError("no horizon is open")
-        return self._actors.wait().rollout
+        horizon = self._actors.wait()
+        self.completed = horizon.completed
+        return horizon.rollout
 
     def settle(self) -> None:
         """Wait until all open horizons are complete, so that the environments rest. Raises what `wait` raises."""
@@ -152,14 +156,14 @@ class HostCollector:
         """How long actors have waited for environments, summed over them."""
         return 0.0 if self._actors is None else self._actors.idle_seconds
 
-    @property
-    def stalled_seconds(self) -> float:
-        """How long all environments have rested because no horizon was open: the sampler waited for the learner."""
-        return 0.0 if self._actors is None else self._actors.stalled_seconds
+    def spans(self) -> list[Span]:
+        """When environments had an open horizon to fill, since the last call: begins and ends as `time.perf_counter` has it."""
+        return [] if self._actors is None else self._actors.spans()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the next horizon depends on besides the policy. Settles first; complete horizons stay open."""
-        self.settle()
+        if self._actors is not None:
+            self._actors.rest()
         return {
             "env": self.env.state_dict() if self._started else {},
             "step": self.step,
@@ -169,11 +173,11 @@ class HostCollector:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken, bit for bit. Horizons that are open are dropped."""
         if self._actors is not None:
+            self._actors.rest()
             self._actors.forget()
         if state["env"]:
-            if not self._started:
-                self.start()
             self.env.load_state_dict(state["env"])
+            self._started = True
         self.step = int(state["step"])
         last: Tensor | None = state["last_noise"]
         self._noise.last = last

@@ -1,9 +1,9 @@
-"""The asynchronous schedule: the collector never waits for an update (GA3C, Babaeizadeh et al. 2017, arXiv 1611.06256; IMPALA,
-Espeholt et al. 2018, arXiv 1802.01561).
+"""The asynchronous schedule: the collector never waits for an update (GA3C, Babaeizadeh et al. 2017, arXiv 1611.06256;
+IMPALA, Espeholt et al. 2018, arXiv 1802.01561).
 
-Whoever acts takes the newest weights there are; the learner takes the oldest complete horizon. How old rows are depends on who
-happens to be faster, so a run cannot be repeated: it is here to be compared with. Rows carry the version of the weights that
-chose their action: environments on a device change weights between horizons, host environments at any step.
+Whoever acts takes the newest weights there are; the learner takes the oldest complete horizon. How old rows are depends on
+who happens to be faster, so a run cannot be repeated: it is here to be compared with. Rows carry the version of the weights
+that chose their action: environments on a device change weights between horizons, host environments at any step.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class AsyncSchedule:
         self.env.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """The learner and the environments. Waits for the open horizons; they are learned from here, but not after a resume."""
+        """The learner and the environments. Waits for the open horizons; a resumed run does not learn from them."""
         while self._open:
             self._open -= 1
             self._complete.append(self.sampler.wait())
