@@ -18,6 +18,10 @@ class DuplicateEnvError(GpurlError, ValueError):
     """The environment id is registered already."""
 
 
+class LoadError(GpurlError, ImportError):
+    """A file or module that should define an environment cannot be imported."""
+
+
 class SpecError(GpurlError, TypeError):
     """An environment's functions, sizes or spaces do not fit the contract."""
 

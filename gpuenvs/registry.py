@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import NamedTuple
 
+from gpuenvs import loading
 from gpuenvs.errors import DuplicateEnvError, UnknownEnvError, near_names
 from gpuenvs.spec import EnvSpec
 
@@ -53,13 +54,27 @@ def register(spec: EnvSpec) -> EnvSpec:
 
 
 def get(env_id: str | EnvSpec) -> EnvSpec:
-    """The spec of `env_id` (an EnvSpec passes through; a leading `gpuenvs/` does not count).
+    """The spec of an id (a leading `gpuenvs/` does not count), or of a reference to a file or module.
+
+    Args:
+        env_id: `"CartPole-v1"`, `"path/to/my_env.py:SPEC"`, `"package.module:SPEC"` (see `gpuenvs.loading`), or an EnvSpec,
+            which passes through.
 
     Raises:
-        UnknownEnvError: no such id; the message names near ones.
+        UnknownEnvError: no such id, file, module or name in it; the message names near ones.
+        LoadError: the file or module raises while it is imported.
+        SpecError: what the name stands for is not an EnvSpec.
+        DuplicateEnvError: a file's environment has the id of a built-in one.
     """
     if isinstance(env_id, EnvSpec):
         return env_id
+    if loading.is_reference(env_id):
+        spec = loading.load(env_id)
+        if spec.id in BUILTIN and spec is not _specs.get(spec.id):
+            raise DuplicateEnvError(
+                f"{env_id}: its id {spec.id!r} is a built-in environment's; give yours another name or version"
+            )
+        return spec
     name = env_id.removeprefix("gpuenvs/")
     if name not in _specs:
         if name not in BUILTIN:

@@ -15,7 +15,7 @@ array fill  low and high word of `seed`     env, step, k // 4, 2**31 + 8 * strea
 The word used is number `draw % 4` (or `k % 4`). Planes keep the words of different kinds of number apart: 0
 and 1 are the high and low words of uniform numbers, 2 and 4 those of the first and 3 and 5 those of the
 second uniform number in a normal one, 6 and 7 those of Gumbel numbers. float32 numbers use the high words
-alone, so they are the float64 ones cut short.
+alone, so they are the float64 ones cut short. Draws from 2**30 on are those of ranged params.
 """
 
 from __future__ import annotations

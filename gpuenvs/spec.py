@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,9 +22,11 @@ import gymnasium
 import numpy as np
 
 from gpuenvs.errors import ConfigError, SpecError, near_names
+from gpuenvs.ranges import Range
 
 REAL = "real"
 INT = "int"
+_LARGEST_DRAWN = 2**24  # whole numbers are drawn through float32
 _KINDS = {float: REAL, int: INT, "float": REAL, "int": INT}
 
 
@@ -53,7 +55,8 @@ class EnvSpec:
         id: name with a version, e.g. `"CartPole-v1"`.
         state: `typing.NamedTuple` class; a field annotated `float` has the working real dtype (float32 or float64),
             `int` is int32.
-        params: instance of a `typing.NamedTuple` class holding the default constants, annotated in the same way.
+        params: instance of a `typing.NamedTuple` class holding the default constants, annotated in the same way; a
+            `Range` among them becomes one of `ranges`, and its default the constant.
         reset, step, observe: the functions above, decorated with `gpuenvs.scalar.njit`.
         observation_space: a one-dimensional `Box`; its length is the number of values that `observe` returns.
         action_space: `Discrete` (the function gets an int32 scalar, counted from 0) or a one-dimensional `Box` (it gets
@@ -66,6 +69,9 @@ class EnvSpec:
         key: for traced specs: what the functions compute, as bytes for the cache of compiled kernels; empty: not cached.
         configure: makes another spec from options that change more than numbers, such as what is observed.
         options: names of the options that `configure` takes.
+        ranges: param -> `Range`: what a batch draws for each environment unless it is given a number.
+        curriculum: `(steps of the training so far)` -> params to change, as `BatchEnv.set_params` takes them; see
+            `learners.curriculum`.
 
     Raises:
         SpecError: something above does not fit; the message names the env and the part.
@@ -87,11 +93,14 @@ class EnvSpec:
     key: bytes = field(default=b"", repr=False)
     configure: Callable[..., EnvSpec] | None = field(default=None, compare=False, repr=False)
     options: tuple[str, ...] = ()
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    curriculum: Callable[[int], Mapping[str, Any]] | None = field(default=None, compare=False, repr=False)
     doc: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         self._check_tuple_class("state", self.state)
         self._check_tuple_class("params", type(self.params))
+        self._separate_ranges()
         for name, arity in (("reset", 2), ("step", 3), ("observe", 2)):
             self._check_function(name, arity)
         obs = self.observation_space
@@ -122,6 +131,23 @@ class EnvSpec:
         if found != arity:
             raise SpecError(f"{self.id}: {name} must take {arity} arguments, it takes {found}")
 
+    def _separate_ranges(self) -> None:
+        """Numbers stay in `params`, ranges go to `ranges`."""
+        values = self.params._asdict()
+        for name, value in values.items():
+            if not isinstance(value, Range) and (np.ndim(value) or np.asarray(value).dtype.kind not in "fiub"):
+                raise SpecError(f"{self.id}: parameter {name} must be a number or a Range, got {value!r}")
+        try:
+            given = {**{name: value for name, value in values.items() if isinstance(value, Range)}, **self.ranges}
+            ranges = self.check_params(given)
+            if not all(isinstance(value, Range) for value in ranges.values()):
+                raise ConfigError(f"{self.id}: ranges must hold Range objects, got {self.ranges!r}")
+            defaults = self.check_params({name: float(value) for name, value in ranges.items()})  # type: ignore[arg-type]
+        except ConfigError as error:
+            raise SpecError(str(error)) from error
+        object.__setattr__(self, "ranges", ranges)
+        object.__setattr__(self, "params", self.params._replace(**defaults))
+
     @property
     def obs_dim(self) -> int:
         """Number of values in one observation."""
@@ -145,42 +171,60 @@ class EnvSpec:
             return self, rest
         spec = self.configure(**chosen)
         if spec.key:  # the same object for what computes the same, whose kernels this process may have compiled already
-            spec = _configured.setdefault((spec.id, spec.key, spec.params), spec)
+            ranges = tuple(sorted(spec.ranges.items()))
+            spec = _configured.setdefault((spec.id, spec.key, spec.params, ranges), spec)
         return spec, rest
 
-    def with_params(self, overrides: dict[str, Any]) -> tuple[Any, dict[str, np.ndarray]]:
-        """Default params with `overrides` set, and apart from them the overrides that are one value per env.
+    def with_params(self, overrides: Mapping[str, Any]) -> tuple[Any, dict[str, np.ndarray | Range]]:
+        """Default params with `overrides` set, and apart from them what is one value per env.
 
         Args:
-            overrides: name -> number, or array of shape (num_envs,).
+            overrides: name -> number, array of shape (num_envs,), Range, or a range as text (`"0.4..0.6"`).
 
         Returns:
-            (params of Python numbers, {name: array}); a per-env name keeps its default in the first.
+            (params of Python numbers, {name: array or Range}); a per-env name keeps its default in the first. The spec's
+            own ranges are among the second unless a number or an array takes their place.
 
         Raises:
-            ConfigError: unknown name, or a value that is not a number.
+            ConfigError: unknown name, or a value that is none of these.
         """
+        checked = {**self.ranges, **self.check_params(overrides)}
+        per_env = {name: value for name, value in checked.items() if isinstance(value, np.ndarray | Range)}
+        numbers = {name: value for name, value in checked.items() if name not in per_env}
+        return self.params._replace(**numbers), per_env
+
+    def check_params(self, values: Mapping[str, Any]) -> dict[str, float | int | np.ndarray | Range]:
+        """`values` of params as numbers of their kinds, arrays and ranges. Raises `ConfigError`."""
         kinds = field_kinds(type(self.params))
-        scalars, arrays = {}, {}
-        for name, value in overrides.items():
+        checked: dict[str, float | int | np.ndarray | Range] = {}
+        for name, value in values.items():
             if name not in kinds:
                 known = (*kinds, *self.options)
                 raise ConfigError(
                     f"{self.id} has no parameter {name!r}{near_names(name, known)}; it has: {', '.join(known)}"
                 )
-            array = np.asarray(value)
-            if array.dtype.kind not in "fiub":
-                raise ConfigError(f"{self.id}: parameter {name} must be a number or an array of numbers, got {value!r}")
-            if not np.all(np.isfinite(array)):
-                raise ConfigError(f"{self.id}: parameter {name} must be finite, got {value!r}")
-            if array.ndim == 0:
-                scalars[name] = int(value) if kinds[name] == INT else float(value)
-            else:
-                arrays[name] = array
-        return self.params._replace(**scalars), arrays
+            checked[name] = self._check_param(name, kinds[name], value)
+        return checked
+
+    def _check_param(self, name: str, kind: str, value: Any) -> float | int | np.ndarray | Range:
+        if isinstance(value, str) and ".." in value:
+            value = Range.parse(value)
+        if isinstance(value, Range):
+            ends = (value.low, value.high)
+            if kind == INT and not all(float(end).is_integer() and abs(end) <= _LARGEST_DRAWN for end in ends):
+                raise ConfigError(f"{self.id}: the range of {name} needs whole numbers up to 2**24, got {value}")
+            return value
+        array = np.asarray(value)
+        if array.dtype.kind not in "fiub":
+            raise ConfigError(f"{self.id}: parameter {name} must be a number or an array of numbers, got {value!r}")
+        if not np.all(np.isfinite(array)):
+            raise ConfigError(f"{self.id}: parameter {name} must be finite, got {value!r}")
+        if array.ndim:
+            return array
+        return int(array) if kind == INT else float(array)
 
 
-_configured: dict[tuple[str, bytes, Any], EnvSpec] = {}
+_configured: dict[tuple[Any, ...], EnvSpec] = {}
 
 
 def field_kinds(cls: type) -> dict[str, str]:

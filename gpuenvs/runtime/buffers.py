@@ -6,15 +6,19 @@ a warp (CUDA) reads neighbours. They are allocated once and never move.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from gpuenvs.ranges import Range
 from gpuenvs.spec import INT, EnvSpec, field_kinds
 
 SAME_STEP, NEXT_STEP, DISABLED = "same_step", "next_step", "disabled"
 AUTORESET_MODES = (SAME_STEP, NEXT_STEP, DISABLED)
 
+_ENDS = ("low", "high")
 REAL_DTYPE = "real"  # stands for the env's working dtype, float32 or float64
 
 
@@ -30,14 +34,25 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which array holds what for one spec, autoreset mode and set of per-env params."""
+    """Which array holds what for one spec, autoreset mode and set of per-env params.
+
+    Of `per_env_params` those in `drawn` are drawn anew where an episode begins, between two numbers among the shared ones.
+    """
 
     spec: EnvSpec
     autoreset: str
     per_env_params: tuple[str, ...]
+    drawn: tuple[tuple[str, str], ...]  # (field, "env" or "episode")
+    totals: bool  # sums of the metrics?
     state_fields: tuple[tuple[str, str, int], ...]  # (field, buffer, row)
     param_fields: tuple[tuple[str, str, int, bool], ...]  # (field, buffer, row, one value per env?)
+    shared_numbers: tuple[tuple[str, str, int], ...]  # (field, or field.low and field.high of a drawn one; buffer; row)
     buffers: tuple[Buffer, ...]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tells layouts of one spec apart."""
+        return self.autoreset, self.per_env_params, self.drawn, self.totals
 
     def index(self, name: str) -> int:
         """Position of a buffer in the table: its slot in the address table and its alias scope."""
@@ -55,21 +70,36 @@ def _place(cls: type, real: str, integer: str) -> tuple[tuple[str, str, int], ..
     return tuple(placed)
 
 
-def make_layout(spec: EnvSpec, autoreset: str, per_env_params: tuple[str, ...] = ()) -> Layout:
-    """The buffer table of one environment."""
+def make_layout(
+    spec: EnvSpec,
+    autoreset: str,
+    per_env_params: tuple[str, ...] = (),
+    drawn: tuple[tuple[str, str], ...] = (),
+    totals: bool = False,
+) -> Layout:
+    """The buffer table of one environment; the fields of `Layout` say what the arguments are."""
     state = _place(spec.state, "state_real", "state_int")
     shared = _place(type(spec.params), "param_real", "param_int")
-    params, per_env_rows = [], {"param_real_env": 0, "param_int_env": 0}
-    for name, buffer, row in shared:
-        if name in per_env_params:
-            own = f"{buffer}_env"
-            params.append((name, own, per_env_rows[own], True))
-            per_env_rows[own] += 1
-        else:
-            params.append((name, buffer, row, False))
 
     def count(fields: tuple, buffer: str) -> int:
         return sum(1 for entry in fields if entry[1] == buffer)
+
+    params, numbers = [], []
+    rows = {name: count(shared, name) for name in ("param_real", "param_int")} | {
+        "param_real_env": 0,
+        "param_int_env": 0,
+    }
+    for name, buffer, row in shared:
+        if name not in per_env_params:
+            params.append((name, buffer, row, False))
+            numbers.append((name, buffer, row))
+            continue
+        own = f"{buffer}_env"
+        params.append((name, own, rows[own], True))
+        rows[own] += 1
+        if name in dict(drawn):
+            numbers += [(f"{name}.low", buffer, row), (f"{name}.high", buffer, rows[buffer])]
+            rows[buffer] += 1
 
     action_dtype = "action" if spec.discrete else REAL_DTYPE
     buffers = [
@@ -86,16 +116,39 @@ def make_layout(spec: EnvSpec, autoreset: str, per_env_params: tuple[str, ...] =
         Buffer("truncated", 1, "bool"),
         Buffer("nonfinite", 1, "bool"),
         Buffer("metrics", len(spec.metrics), REAL_DTYPE),
-        Buffer("param_real_env", per_env_rows["param_real_env"], REAL_DTYPE, written=False),
-        Buffer("param_int_env", per_env_rows["param_int_env"], "int32", written=False),
+        Buffer("param_real_env", rows["param_real_env"], REAL_DTYPE, written=bool(drawn)),
+        Buffer("param_int_env", rows["param_int_env"], "int32", written=bool(drawn)),
     ]
+    if totals and spec.metrics:
+        buffers.append(Buffer("metric_totals", len(spec.metrics) + 1, REAL_DTYPE))  # the last row counts the steps
     if autoreset == SAME_STEP:
         buffers += [
             Buffer("final_obs", spec.obs_dim, REAL_DTYPE),
             Buffer("episode_return", 1, REAL_DTYPE),
             Buffer("episode_length", 1, "int32"),
         ]
-    return Layout(spec, autoreset, tuple(per_env_params), state, tuple(params), tuple(buffers))
+    return Layout(
+        spec,
+        autoreset,
+        tuple(per_env_params),
+        tuple(drawn),
+        totals and bool(spec.metrics),
+        state,
+        tuple(params),
+        tuple(numbers),
+        tuple(buffers),
+    )
+
+
+def shared_values(layout: Layout, params: Any, ranges: Mapping[str, Range]) -> list[tuple[str, int, float]]:
+    """(buffer, row, number) of what all environments share: params, and the bounds of those that are drawn."""
+    values = {**params._asdict(), **{f"{name}.{end}": getattr(r, end) for name, r in ranges.items() for end in _ENDS}}
+    return [(buffer, row, values[name]) for name, buffer, row in layout.shared_numbers]
+
+
+def shared_size(layout: Layout) -> int:
+    """Length of the arrays that hold those numbers."""
+    return max(1, len(layout.param_fields) + len(layout.drawn))
 
 
 def numpy_dtype(buffer: Buffer, real: np.dtype) -> np.dtype:
@@ -108,7 +161,7 @@ def bytes_per_step(layout: Layout, real: np.dtype) -> int:
 
     The floor that the benchmarks divide by.
     """
-    both = {"state_real", "state_int", "elapsed", "running_return"}
+    both = {"state_real", "state_int", "elapsed", "running_return", "metric_totals"}
     skipped = {"episode", "final_obs", "episode_return", "episode_length"}
     if layout.autoreset != NEXT_STEP:
         skipped.add("ended")

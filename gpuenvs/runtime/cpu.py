@@ -7,15 +7,17 @@ rows are independent, so the result cannot depend on how they are cut.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numba
 import numpy as np
 
+from gpuenvs import contract
 from gpuenvs.runtime import transition
-from gpuenvs.runtime.buffers import Layout, numpy_dtype
+from gpuenvs.runtime.buffers import Layout, numpy_dtype, shared_size, shared_values
 from gpuenvs.runtime.disk_cache import cached
 from gpuenvs.runtime.generated import define
 from gpuenvs.runtime.memory import make_load, make_store
@@ -91,9 +93,8 @@ class _Source:
             f"_limit = _i32({tail['limit']})",
         ]
         lines += [f"_at_{name} = scratch[{k}]" for k, name in enumerate(SCRATCH)]
-        for _, buffer, row, own in self.layout.param_fields:
-            if not own:
-                lines.append(f"_{buffer}_{row} = _load_{buffer}({tail[buffer]}, {row})")
+        for _, buffer, row in self.layout.shared_numbers:
+            lines.append(f"_{buffer}_{row} = _load_{buffer}({tail[buffer]}, {row})")
         return lines
 
     def _begin_rows(self, leave: bool) -> list[str]:
@@ -235,8 +236,8 @@ class CpuBackend:
         self.arrays: dict[str, np.ndarray] = {}
         for buffer in layout.buffers:
             self.arrays[buffer.name] = aligned_zeros((buffer.rows, num_envs), numpy_dtype(buffer, self.real))
-        self._params_real = np.zeros(max(1, len(layout.param_fields)), self.real)
-        self._params_int = np.zeros(max(1, len(layout.param_fields)), np.int32)
+        self._params_real = np.zeros(shared_size(layout), self.real)
+        self._params_int = np.zeros(shared_size(layout), np.int32)
         self._table = np.zeros(len(layout.buffers) + len(TAIL), np.int64)
         for k, buffer in enumerate(layout.buffers):
             self._table[k] = self.arrays[buffer.name].ctypes.data
@@ -264,15 +265,18 @@ class CpuBackend:
     def _set(self, name: str, value: int) -> None:
         self._table[len(self.layout.buffers) + TAIL.index(name)] = value
 
-    def configure(self, seed: int, env_offset: int, limit: int, params: Any) -> None:
-        """Set the 64-bit seed, the number of the first env, the time limit and the shared params."""
+    def configure(self, seed: int, env_offset: int, limit: int, params: Any, ranges: Mapping[str, Any] = {}) -> None:
+        """Set the 64-bit seed, the number of the first env, the time limit, the shared params and the ranges of others."""
         self._set("seed_lo", seed & 0xFFFFFFFF)
         self._set("seed_hi", (seed >> 32) & 0xFFFFFFFF)
         self._set("env_offset", env_offset)
         self._set("limit", limit)
-        for field, buffer, row, own in self.layout.param_fields:
-            if not own:
-                (self._params_real if buffer == "param_real" else self._params_int)[row] = getattr(params, field)
+        for buffer, row, value in shared_values(self.layout, params, ranges):
+            (self._params_real if buffer == "param_real" else self._params_int)[row] = value
+
+    def on_device(self) -> Any:
+        """A context in which this batch's device is the current one."""
+        return contextlib.nullcontext()
 
     def kernel(self, name: str, action_dtype: np.dtype | None = None) -> Any:
         """The compiled kernel, made when first asked for; steps are compiled per dtype of integer actions."""
@@ -287,9 +291,12 @@ class CpuBackend:
         kernel = self.kernel("step_kernel", action.dtype)
         self._table[self._action_slot] = action.ctypes.data
         table, scratch = self._table, self._scratch
-        if self._threads.count == 1:
-            return kernel(0, self.num_envs, table, scratch[0][0])
-        parts = self._threads.run(lambda t, start, stop: kernel(start, stop, table, scratch[t][0]))
+        try:
+            if self._threads.count == 1:
+                return kernel(0, self.num_envs, table, scratch[0][0])
+            parts = self._threads.run(lambda t, start, stop: kernel(start, stop, table, scratch[t][0]))
+        except IndexError as error:
+            raise contract.index_error(self.layout.spec) from error
         ended, states, rewards = (sum(column) for column in zip(*parts, strict=True))
         return ended, states, rewards
 
@@ -330,9 +337,10 @@ _cache: dict[tuple[Any, ...], Any] = {}
 
 def _compiled(layout: Layout, real: str, name: str, action_dtype: str) -> Any:
     """Kernels are shared by all batches of one layout in the process. Specs are compared by identity."""
-    key = (id(layout.spec), layout.autoreset, layout.per_env_params, real, name, action_dtype)
+    key = (id(layout.spec), *layout.key, real, name, action_dtype)
     with _compile_lock:
         if key not in _cache:
+            contract.verify(layout.spec, real)
             _cache[key] = (_Source(layout, np.dtype(real), np.dtype(action_dtype)).compile(name), layout.spec)
         return _cache[key][0]
 

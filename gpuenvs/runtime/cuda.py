@@ -16,15 +16,15 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numba
 import numpy as np
 
-from gpuenvs import scalar
+from gpuenvs import contract, scalar
 from gpuenvs.errors import ActionError, DeviceError
-from gpuenvs.runtime.buffers import Layout, numpy_dtype
+from gpuenvs.runtime.buffers import Layout, numpy_dtype, shared_size, shared_values
 from gpuenvs.runtime.cuda_source import GROUPS, SETTINGS, TOTALS, group_rows, python_kernel
 
 THREADS_PER_BLOCK = 128
@@ -127,7 +127,7 @@ class CudaBackend:
 
     def _allocate_params(self) -> None:
         """The shared params, and what the kernels count."""
-        size = max(1, len(self.layout.param_fields))
+        size = shared_size(self.layout)
         self._param_real = self.array_module.zeros(size, self.real)
         self._param_int = self.array_module.zeros(size, np.int32)
         self._totals = self.array_module.zeros(len(TOTALS), np.int32)
@@ -190,17 +190,16 @@ class CudaBackend:
     def _multiprocessors(self) -> int:
         return int(self.array_module.cuda.Device(self.index).attributes["MultiProcessorCount"])
 
-    def configure(self, seed: int, env_offset: int, limit: int, params: Any) -> None:
-        """Set the 64-bit seed, the number of the first env, the time limit and the shared params."""
+    def configure(self, seed: int, env_offset: int, limit: int, params: Any, ranges: Mapping[str, Any] = {}) -> None:
+        """Set the 64-bit seed, the number of the first env, the time limit, the shared params and the ranges of others."""
         with self._on_device():
             self._upload(self._settings, [seed & 0xFFFFFFFF, seed >> 32, env_offset, limit])
-            self._upload_params(params)
+            self._upload_params(params, ranges)
 
-    def _upload_params(self, params: Any) -> None:
+    def _upload_params(self, params: Any, ranges: Mapping[str, Any]) -> None:
         reals, integers = np.zeros(self._param_real.shape), np.zeros(self._param_int.shape, np.int64)
-        for field, buffer, row, own in self.layout.param_fields:
-            if not own:
-                (reals if buffer == "param_real" else integers)[row] = getattr(params, field)
+        for buffer, row, value in shared_values(self.layout, params, ranges):
+            (reals if buffer == "param_real" else integers)[row] = value
         self._upload(self._param_real, reals)
         self._upload(self._param_int, integers)
 
@@ -278,10 +277,11 @@ _cache: dict[tuple[Any, ...], tuple[Callable[..., Any], Any]] = {}
 
 def _compiled(layout: Layout, real: str, name: str) -> Any:
     """Kernels are shared by all batches of one layout in the process. Specs are compared by identity."""
-    key = (id(layout.spec), layout.autoreset, layout.per_env_params, real, name)
+    key = (id(layout.spec), *layout.key, real, name)
     with _compile_lock:
         if key not in _cache:
             from numba import cuda
 
+            contract.verify(layout.spec, real)
             _cache[key] = (cuda.jit(python_kernel(layout, np.dtype(real), name, cuda)), layout.spec)
         return _cache[key][0]

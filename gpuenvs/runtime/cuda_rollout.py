@@ -84,7 +84,7 @@ def _indent(lines: list[str], depth: int) -> list[str]:
 
 def _param_loads(layout: Layout) -> list[str]:
     """The shared params, once for all steps."""
-    return [f"_{buffer}_{row} = {buffer}[{row}]" for _, buffer, row, own in layout.param_fields if not own]
+    return [f"_{buffer}_{row} = {buffer}[{row}]" for _, buffer, row in layout.shared_numbers]
 
 
 def _step_lines(layout: Layout, row: _Registers) -> list[str]:
@@ -225,7 +225,7 @@ _kernels: dict[tuple[Any, ...], tuple[Any, Any]] = {}
 
 def _compiled(layout: Layout, key: tuple[Any, ...], make: Callable[[Any], Callable[..., None]]) -> Any:
     """Kernels are shared by all batches of one layout in the process. Specs are compared by identity."""
-    full = (id(layout.spec), layout.autoreset, layout.per_env_params, *key)
+    full = (id(layout.spec), *layout.key, *key)
     if full not in _kernels:
         from numba import cuda
 

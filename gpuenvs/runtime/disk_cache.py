@@ -22,6 +22,7 @@ import sysconfig
 import tempfile
 import time
 import types
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +216,7 @@ def _is_own(filename: str) -> bool:
     return not filename.startswith("<") and Path(filename).resolve() in _own_files()
 
 
-def _feed(sink: Any, value: Any, seen: set[int]) -> None:
+def _feed(sink: Any, value: Any, seen: set[Any]) -> None:
     """Add `value` to the hash."""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         sink.update(f"{type(value).__name__}:{value!r};".encode())
@@ -239,7 +240,7 @@ def _feed(sink: Any, value: Any, seen: set[int]) -> None:
     elif isinstance(value, dict):
         _feed(sink, [item for pair in sorted(value.items(), key=lambda pair: repr(pair[0])) for item in pair], seen)
     elif isinstance(value, types.ModuleType):
-        _feed_module(sink, value)
+        _feed_module(sink, value, (), seen)
     elif hasattr(value, "py_func"):  # a numba dispatcher
         _feed(sink, dict(getattr(value, "targetoptions", {})), seen)
         _feed_function(sink, value.py_func, seen)
@@ -257,43 +258,65 @@ def _feed(sink: Any, value: Any, seen: set[int]) -> None:
         raise Unknown(f"{type(value)}")
 
 
-def _feed_module(sink: Any, module: types.ModuleType) -> None:
-    """The name, and of a module that is not installed (a user's own file) its whole text: which of its names are used as
-    `module.name` cannot be told.
+def _feed_module(sink: Any, module: types.ModuleType, names: Iterable[str], seen: set[Any]) -> None:
+    """The module's name, and of one that is not installed (a user's own) what it holds under any of `names`.
+
+    Those are all names that a function uses: which of them it takes from the module is not told apart.
     """
     sink.update(f"module:{module.__name__};".encode())
-    file = getattr(module, "__file__", None)
-    installed = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-    if file is not None and not str(file).startswith(installed) and not _is_own(file):
-        with contextlib.suppress(OSError):
-            sink.update(Path(file).read_bytes())
+    file = str(getattr(module, "__file__", None) or "")
+    if not file or file.startswith(_installed()) or _is_own(file):
+        return
+    for name in names:
+        value = module.__dict__.get(name)
+        if value is None or value is module:
+            continue
+        sink.update(f"name:{name};".encode())
+        if not isinstance(value, types.ModuleType):
+            _feed(sink, value, seen)
+        elif (id(module), id(value)) not in seen:  # modules may hold each other
+            _feed_module(sink, value, names, seen | {(id(module), id(value))})
 
 
-def _feed_class(sink: Any, cls: type, seen: set[int]) -> None:
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    return sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")
+
+
+def _feed_class(sink: Any, cls: type, seen: set[Any]) -> None:
     sink.update(f"class:{cls.__module__}.{cls.__qualname__};".encode())
     if hasattr(cls, "_fields"):  # a NamedTuple
         _feed(sink, (cls._fields, {name: str(kind) for name, kind in cls.__annotations__.items()}), seen)  # type: ignore[attr-defined]
 
 
-def _feed_code(sink: Any, code: types.CodeType, seen: set[int]) -> None:
+def _feed_code(sink: Any, code: types.CodeType, seen: set[Any]) -> None:
     sink.update(code.co_code + repr((code.co_names, code.co_varnames)).encode())
     _feed(sink, code.co_consts, seen)
 
 
-def _feed_function(sink: Any, function: types.FunctionType, seen: set[int]) -> None:
+def _feed_function(sink: Any, function: types.FunctionType, seen: set[Any]) -> None:
     sink.update(f"function:{function.__module__}.{function.__qualname__};".encode())
+    code = function.__code__
+    names = sorted(set(_names(code)))
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # an empty cell
-            _feed(sink, cell.cell_contents, seen)
+            _feed_bound(sink, cell.cell_contents, names, seen)
     _feed(sink, function.__defaults__, seen)
-    if _is_own(function.__code__.co_filename):
+    if _is_own(code.co_filename):
         return
-    code = function.__code__
     _feed_code(sink, code, seen)
-    for name in sorted(set(_names(code))):
+    for name in names:
         if name in function.__globals__:
             sink.update(f"name:{name};".encode())
-            _feed(sink, function.__globals__[name], seen)
+            _feed_bound(sink, function.__globals__[name], names, seen)
+
+
+def _feed_bound(sink: Any, value: Any, names: Iterable[str], seen: set[Any]) -> None:
+    """What a name of a function is bound to; `names` are all that the function uses."""
+    if isinstance(value, types.ModuleType):
+        _feed_module(sink, value, names, seen)
+    else:
+        _feed(sink, value, seen)
 
 
 def _names(code: types.CodeType) -> list[str]:

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from gpuenvs.contract.located import traced_error
 from gpuenvs.rng import Rng
 from gpuenvs.runtime import disk_cache, transition
 from gpuenvs.runtime.buffers import Layout, numpy_dtype
 from gpuenvs.runtime.cpu import TAIL
 from gpuenvs.runtime.transition import Target
-from gpuenvs.trace import ops
+from gpuenvs.trace import ops, random
 from gpuenvs.trace.elementary import precision
 from gpuenvs.trace.graph import Program, Value, apply, as_value, convert, record, record_if, statement
 
@@ -44,8 +45,9 @@ def cache_entry(layout: Layout, *what: object) -> Path | None:
     if not spec.key:
         return None
     fields = (layout.state_fields, layout.param_fields, [(b.name, b.rows, b.dtype) for b in layout.buffers])
+    drawn = (layout.drawn, layout.shared_numbers)
     sizes = (spec.obs_dim, spec.action_dim, spec.discrete, spec.metrics, layout.autoreset)
-    return disk_cache.traced_entry((spec.key, fields, sizes, *what))
+    return disk_cache.traced_entry((spec.key, fields, drawn, sizes, *what))
 
 
 class Recorder:
@@ -109,7 +111,8 @@ class Recorder:
             _get=self._get, _put=self._put, _shared=self._shared, _select=ops.where, _not=ops.logical_not,
             _finite=ops.finite, _bool=lambda x: as_value(x, "bool"), _real=lambda x: _cast(x, "real"),
             _i32=lambda x: _cast(x, "i32"), _u32=lambda x: _cast(x, "u32"), _ZERO=0.0, _Rng=Rng, i=self._row,
-            _reset=spec.reset, _step=spec.step, _observe=spec.observe, _ONE=1, _ONE_U=1,
+            _reset=spec.reset, _step=spec.step, _observe=spec.observe, _ONE=1, _ONE_U=1, _ZERO_I=0, _uniform=random.uniform,
+            _floor=ops.floor,
         )  # fmt: skip
         return names
 
@@ -124,7 +127,11 @@ class Recorder:
         return f"_shared({buffer!r}, {row})"
 
     def _run(self, lines: list[str], names: dict[str, Any]) -> None:
-        exec(compile("\n".join(lines), f"<{self.layout.spec.id} row>", "exec"), names)
+        code = compile("\n".join(lines), f"<{self.layout.spec.id} row>", "exec")
+        try:
+            exec(code, names)
+        except Exception as error:
+            raise traced_error(self.layout.spec, error, lines) from error
 
     # --- the three programs ------------------------------------------------------------------------------------------
 

@@ -120,7 +120,7 @@ _cache: dict[tuple[Any, ...], tuple[machine.Loaded, Any]] = {}
 
 def _compiled(layout: Layout, real: str, name: str, action_dtype: str) -> machine.Loaded:
     """Kernels are shared by all batches of one layout in the process. Specs are compared by identity."""
-    key = (id(layout.spec), layout.autoreset, layout.per_env_params, real, name, action_dtype)
+    key = (id(layout.spec), *layout.key, real, name, action_dtype)
     with _compile_lock:
         if key not in _cache:
             _cache[key] = (machine.Loaded(_object_code(layout, real, name, action_dtype), "kernel"), layout.spec)

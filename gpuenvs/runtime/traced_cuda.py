@@ -15,7 +15,7 @@ import contextlib
 import importlib
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -56,11 +56,11 @@ class TracedCudaBackend(CudaBackend):
         with self.array_module.cuda.Device(self.index):
             yield
 
-    def configure(self, seed: int, env_offset: int, limit: int, params: Any) -> None:
-        """Set the 64-bit seed, the number of the first env, the time limit and the shared params."""
+    def configure(self, seed: int, env_offset: int, limit: int, params: Any, ranges: Mapping[str, Any] = {}) -> None:
+        """Set the 64-bit seed, the number of the first env, the time limit, the shared params and the ranges of others."""
         self._settings = dict(zip(_SETTINGS, (seed & 0xFFFFFFFF, seed >> 32, env_offset, limit)))
         with self._on_device():
-            self._upload_params(params)
+            self._upload_params(params, ranges)
             if not simulated():
                 self._upload(self._table, self._host_table())
 
@@ -200,7 +200,7 @@ def _shared(key: tuple[Any, ...], spec: Any, make: Callable[[], Any]) -> Any:
 
 
 def _key(layout: Layout, *what: object) -> tuple[Any, ...]:
-    return id(layout.spec), layout.autoreset, layout.per_env_params, *what
+    return id(layout.spec), *layout.key, *what
 
 
 def _loaded(layout: Layout, real: str, name: str, action_dtype: str, index: int) -> Any:

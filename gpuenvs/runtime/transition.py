@@ -34,12 +34,15 @@ from typing import Any
 
 import numpy as np
 
-from gpuenvs.rng import Rng
+from gpuenvs.rng import Rng, uniform
 from gpuenvs.runtime.buffers import DISABLED, NEXT_STEP, SAME_STEP, Layout
-from gpuenvs.scalar import njit, select
+from gpuenvs.scalar import floor, njit, select
 from gpuenvs.spec import INT, field_kinds
 
 f32 = np.float32
+
+# The number of the first draw that gives a param its value. Environments number theirs from 0.
+PARAM_DRAWS = 2**30
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ def namespace(layout: Layout, real: np.dtype) -> dict[str, Any]:
         "_observe": spec.observe,
         "_finite": finite,
         "_select": select,
+        "_uniform": uniform,
+        "_floor": floor,
         "_not": negate,
         "_bool": bool,
         "_real": np.dtype(real).type,
@@ -115,6 +120,31 @@ def param_lines(layout: Layout, target: Target, shared: Callable[[str, int], str
         target.load(buffer, row, "i") if own else shared(buffer, row) for _, buffer, row, own in layout.param_fields
     ]
     return [f"params = _Params({', '.join(values)})"]
+
+
+def draw_lines(layout: Layout, target: Target, shared: Callable[[str, int], str]) -> list[str]:
+    """`params = ...` of a new episode of row i, whose `rng` is known: what is drawn is drawn, as `drawn_FIELD`."""
+    if not layout.drawn:
+        return param_lines(layout, target, shared)
+    when, bounds = dict(layout.drawn), {name: shared(buffer, row) for name, buffer, row in layout.shared_numbers}
+    lines, values = ["first_rng = _Rng(_seed_lo, _seed_hi, _u32(_env_offset + i), _u32(_ZERO_I))"], []
+    for k, (field, buffer, row, own) in enumerate(layout.param_fields):
+        if field not in when:
+            values.append(target.load(buffer, row, "i") if own else shared(buffer, row))
+            continue
+        rng = "rng" if when[field] == "episode" else "first_rng"
+        low, high, draw = bounds[f"{field}.low"], bounds[f"{field}.high"], PARAM_DRAWS + k
+        if buffer == "param_int_env":
+            # The product alone is rounded, and the same with or without fused multiply-add: equal on all backends.
+            lines += [
+                f"span = _real({high} - {low} + _ONE)",
+                f"above = _i32(_floor(_uniform({rng}, {draw}, _real(_ZERO_I), span)))",
+                f"drawn_{field} = _i32({low} + _select(above > {high} - {low}, _i32({high} - {low}), above))",
+            ]
+        else:
+            lines.append(f"drawn_{field} = _real(_uniform({rng}, {draw}, {low}, {high}))")
+        values.append(f"drawn_{field}")
+    return [*lines, f"params = _Params({', '.join(values)})"]
 
 
 def advance_lines(layout: Layout, target: Target, shared: Callable[[str, int], str]) -> list[str]:
@@ -172,17 +202,21 @@ def advance_lines(layout: Layout, target: Target, shared: Callable[[str, int], s
     ]
     for k in range(len(spec.metrics)):
         value = f"_select(moved_ok, _real(extra[{k}]), _ZERO)"
-        lines.append(
-            store("metrics", k, "i", f"_select(was_ended, _ZERO, {value})" if layout.autoreset == NEXT_STEP else value)
-        )
+        if layout.autoreset == NEXT_STEP:
+            value = f"_select(was_ended, _ZERO, {value})"
+        lines += [f"metric_{k} = {value}", store("metrics", k, "i", f"metric_{k}")]
+    if layout.totals:
+        counted = "_select(was_ended, _ZERO, _real(_ONE))" if layout.autoreset == NEXT_STEP else "_real(_ONE)"
+        for k, value in enumerate([*(f"metric_{k}" for k in range(len(spec.metrics))), counted]):
+            lines.append(store("metric_totals", k, "i", f"_real({load('metric_totals', k, 'i')} + {value})"))
     return lines
 
 
 def restart_lines(layout: Layout, target: Target, shared: Callable[[str, int], str]) -> list[str]:
     """First state of episode `episode` (a uint32 variable set by the caller) of row i: `fresh`, `fresh_o_0 ...`."""
-    lines = param_lines(layout, target, shared)
-    lines += [
+    lines = [
         "rng = _Rng(_seed_lo, _seed_hi, _u32(_env_offset + i), episode)",
+        *draw_lines(layout, target, shared),
         "fresh = _reset(rng, params)",
         f"fresh = _State({', '.join(_state_values(layout, 'fresh'))})",
     ]
@@ -191,13 +225,18 @@ def restart_lines(layout: Layout, target: Target, shared: Callable[[str, int], s
 
 def fresh_values(layout: Layout) -> tuple[list[tuple[str, int, str]], list[tuple[str, int, str]]]:
     """What `restart_lines` computed, as (buffer, row, expression): the reals, then the integers."""
+    drawn = dict(layout.drawn)
     values = [
         (buffer, row, value)
         for (_, buffer, row), value in zip(layout.state_fields, _state_values(layout, "fresh"), strict=True)
     ]
     reals = [v for v in values if v[0] == "state_real"]
     reals += [("obs", k, f"_real(fresh_o_{k})") for k in range(layout.spec.obs_dim)]
-    return reals, [v for v in values if v[0] == "state_int"]
+    integers = [v for v in values if v[0] == "state_int"]
+    for field, buffer, row, _ in layout.param_fields:
+        if field in drawn:
+            (reals if buffer == "param_real_env" else integers).append((buffer, row, f"drawn_{field}"))
+    return reals, integers
 
 
 def leave_lines(layout: Layout, target: Target) -> list[str]:

@@ -11,25 +11,14 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from gpuenvs.errors import ActionError, ConfigError
+from gpuenvs.runtime import snapshot as snapshots
 from gpuenvs.runtime.buffers import AUTORESET_MODES, DISABLED, NEXT_STEP, SAME_STEP, make_layout
 from gpuenvs.runtime.options import real_dtype, resolve_device, whole
+from gpuenvs.runtime.params import ParamTable
 from gpuenvs.runtime.threads import allowed_cores
 from gpuenvs.spec import EnvSpec
 
 _NO_LIMIT = 2**31 - 1
-# What a snapshot holds beside the state: every array that a later step reads.
-_COUNTERS = ("elapsed", "episode", "running_return", "ended")
-_PER_ENV = ("param_real_env", "param_int_env")
-_OUTPUTS = (
-    "obs",
-    "reward",
-    "terminated",
-    "truncated",
-    "nonfinite",
-    "final_obs",
-    "episode_return",
-    "episode_length",
-)
 
 
 class BatchEnv:
@@ -50,8 +39,9 @@ class BatchEnv:
         threads: most CPU threads a step may use; default and maximum: the cores this process may use.
         env_offset: number of the first row. Row k behaves like row `env_offset + k` of a larger batch.
         max_episode_steps: time limit instead of the spec's own.
-        **params: override the spec's params, each by a number or an array of shape (num_envs,), or set its options, which
-            change what the environment is (see `EnvSpec.configure`); `env.spec` is then another spec.
+        metric_totals: sum up the spec's metrics while stepping, for `take_metrics`.
+        **params: override the spec's params, each by a number, an array of shape (num_envs,) or a `Range`, or set its
+            options, which change what the environment is (see `EnvSpec.configure`); `env.spec` is then another spec.
 
     Raises:
         ConfigError, DeviceError: a bad option; one line that says what to do.
@@ -69,6 +59,7 @@ class BatchEnv:
         threads: int | None = None,
         env_offset: int = 0,
         max_episode_steps: int | None = None,
+        metric_totals: bool = False,
         **params: Any,
     ) -> None:
         spec, params = spec.with_options(params)
@@ -84,20 +75,13 @@ class BatchEnv:
         self.max_episode_steps = None if limit is None else whole("max_episode_steps", limit, 1, _NO_LIMIT)
         cores = allowed_cores()
         self.threads = min(cores, whole("threads", cores if threads is None else threads, 1, 4096))
-        self.params, per_env = spec.with_params(params)
-        for name, value in per_env.items():
-            if value.shape != (self.num_envs,):
-                raise ConfigError(
-                    f"{spec.id}: parameter {name} must be a number or have shape ({num_envs},), got {value.shape}"
-                )
-        self._layout = make_layout(spec, autoreset, tuple(sorted(per_env)))
+        self._params = ParamTable(spec, self.num_envs, params)
+        self._layout = make_layout(spec, autoreset, self._params.per_env, self._params.drawn, metric_totals)
         self.device = resolve_device(device)
         self._backend = self._make_backend()
         self._xp = self._backend.array_module
         self._arrays = self._backend.arrays
-        for field, buffer, row, own in self._layout.param_fields:
-            if own:
-                self._arrays[buffer][row] = self._xp.asarray(per_env[field])
+        self._fill_params(self._params.arrays)
         self._make_spaces()
         self._make_views()
         self._started = False
@@ -124,7 +108,15 @@ class BatchEnv:
         return CudaBackend(self._layout, self.dtype, self.num_envs, index)
 
     def _configure(self) -> None:
-        self._backend.configure(self.seed, self.env_offset, self.max_episode_steps or _NO_LIMIT, self.params)
+        limit, table = self.max_episode_steps or _NO_LIMIT, self._params
+        self._backend.configure(self.seed, self.env_offset, limit, table.numbers, table.ranges)
+
+    def _fill_params(self, rows: dict[str, Any]) -> None:
+        """Put values into the rows of per-env params."""
+        with self._backend.on_device():
+            for field, buffer, row, _ in self._layout.param_fields:
+                if field in rows:
+                    self._arrays[buffer][row] = self._xp.asarray(rows[field])
 
     def _make_spaces(self) -> None:
         box = self.spec.observation_space
@@ -290,6 +282,47 @@ class BatchEnv:
         except (BufferError, RuntimeError, ValueError, TypeError) as error:
             raise ActionError(f"{self.spec.id}: action is not an array on {self.device}: {error}") from error
 
+    # --- params and metrics --------------------------------------------------------------------------------------------
+
+    @property
+    def params(self) -> Any:
+        """The params that all environments share; a param with a value per environment has its default here."""
+        return self._params.numbers
+
+    def set_params(self, **values: Any) -> None:
+        """Change params without compiling anything; the others stay.
+
+        Args:
+            **values: name -> a number; an array of shape (num_envs,) for a param that the batch was made with as an array; a
+                `Range` for one that it was made with as a Range. Numbers and arrays count from the next step on, a Range
+                from the next episode of each row on.
+
+        Raises:
+            ConfigError: an unknown name, or a value of another kind. Nothing has changed then.
+        """
+        self._check_open()
+        self._fill_params(self._params.change(values))
+        self._configure()
+
+    def get_params(self) -> Any:
+        """The params as they are in the rows now: a number each, or a copy of shape (num_envs,) in host memory."""
+        own = {f: self._host(self._arrays[b][r]).copy() for f, b, r, own in self._layout.param_fields if own}
+        return self.params._replace(**own)
+
+    def take_metrics(self) -> dict[str, float]:
+        """Mean per step of each metric over all steps since the last call, NaN where there was none; waits for the device.
+
+        Empty without `metric_totals=True`, or where the spec has no metrics.
+        """
+        if not self._layout.totals:
+            return {}
+        with self._backend.on_device():
+            totals = self._host(self._arrays["metric_totals"]).sum(axis=1, dtype=np.float64)
+            self._arrays["metric_totals"][...] = 0
+        with np.errstate(invalid="ignore"):
+            means = totals[:-1] / totals[-1]
+        return dict(zip(self.spec.metrics, means.tolist(), strict=True))
+
     # --- states ------------------------------------------------------------------------------------------------------
 
     def get_state(self) -> Any:
@@ -330,16 +363,10 @@ class BatchEnv:
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """Everything that a later step reads, as host copies: states, counters of time and randomness, the last outputs."""
-        names = ("state_real", "state_int", *_COUNTERS, *_PER_ENV, *_OUTPUTS)
-        saved = {name: self._host(self._arrays[name]).copy() for name in names if name in self._arrays}
-        totals = (
-            self.seed & 0xFFFFFFFF,
-            self.seed >> 32,
-            self.env_offset,
-            self.nonfinite_states,
-            self.nonfinite_rewards,
-        )
-        saved["totals"] = np.array([*totals, int(self._started)], np.int64)
+        saved = {name: self._host(self._arrays[name]).copy() for name in snapshots.ARRAYS if name in self._arrays}
+        bad = (self.nonfinite_states, self.nonfinite_rewards)
+        saved["totals"] = snapshots.pack_totals(self.seed, self.env_offset, *bad, self._started)
+        saved["params"] = self._params.state()
         return saved
 
     def restore(self, snapshot: dict[str, np.ndarray]) -> None:
@@ -349,22 +376,14 @@ class BatchEnv:
             ConfigError: it is of another environment, batch size or dtype.
         """
         self._check_open()
-        for name, value in snapshot.items():
-            if name == "totals":
-                continue
-            target = self._arrays.get(name)
-            if target is None or target.shape != value.shape or target.dtype != value.dtype:
-                raise ConfigError(
-                    f"{self.spec.id}: the snapshot's {name} does not fit this batch of {self.num_envs} ({self.dtype})"
-                )
-        for name, value in snapshot.items():
-            if name != "totals":
-                self._arrays[name][...] = self._xp.asarray(value)
-        low, high, offset, states, rewards, started = (int(v) for v in snapshot["totals"])
-        self.seed, self.env_offset = low | high << 32, offset
+        arrays = snapshots.require_fit(self, snapshot)
+        if "params" in snapshot:
+            self._params.load(snapshot["params"])
+        for name, value in arrays.items():
+            self._arrays[name][...] = self._xp.asarray(value)
+        self.seed, self.env_offset, *bad, self._started = snapshots.unpack_totals(snapshot["totals"])
         self._collect()
-        self._nonfinite[:] = states, rewards
-        self._started = bool(started)
+        self._nonfinite[:] = bad
         self._configure()
 
     # --- the rest ----------------------------------------------------------------------------------------------------
