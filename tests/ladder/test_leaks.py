@@ -12,12 +12,12 @@ import pytest
 from numba import types
 
 import gpuenvs
+from gpuenvs.contract.leaks import Leak, find_leaks, functions
 from gpuenvs.runtime.buffers import AUTORESET_MODES, NEXT_STEP, SAME_STEP, make_layout
 from gpuenvs.runtime.cpu import _Source as Source
 from gpuenvs.scalar import f32, i32, lit, njit, sin
 from gpuenvs.spec import EnvSpec
 from tests.gpuenvs.classic import CLASSIC
-from tests.ladder.leaks import Leak, find_leaks, functions
 from tests.ladder.offline import Case, argument_types, device_stub, make_kernel
 
 

@@ -19,9 +19,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from numba.core import types
+from numba.core import types as numba_types
 
 from gpuenvs import scalar
+
+types: Any = numba_types  # its classes gain their attributes at run time
 
 # The multiplication that Philox is made of, addition mod 2**32, and the function that makes constants.
 ALLOWED = {("gpuenvs.rng", "_mulhilo"), ("gpuenvs.rng", "_add"), ("gpuenvs.scalar", "_choose_lit.<locals>.<lambda>")}
@@ -51,7 +53,7 @@ def find_leaks(function: Any, annotation: Any) -> list[Leak]:
         annotation: its `type_annotation` from a compile result of numba or numba-cuda.
     """
     found: dict[tuple[str, int, str], Leak] = {}
-    for called, typed in _reachable(function, annotation):
+    for called, typed in typed_reachable(function, annotation):
         if (called.__module__, called.__qualname__) not in ALLOWED:
             for leak in _Function(called, typed).leaks():
                 found.setdefault((leak.filename, leak.line, leak.what), leak)
@@ -60,13 +62,13 @@ def find_leaks(function: Any, annotation: Any) -> list[Leak]:
 
 def functions(function: Any, annotation: Any) -> set[str]:
     """Names of all functions that `find_leaks` looks at."""
-    return {f"{called.__module__}.{called.__qualname__}" for called, _ in _reachable(function, annotation)}
+    return {f"{called.__module__}.{called.__qualname__}" for called, _ in typed_reachable(function, annotation)}
 
 
 # --- which functions a kernel is made of ---------------------------------------------------------------------------
 
 
-def _reachable(function: Any, annotation: Any) -> Iterator[tuple[Any, Any]]:
+def typed_reachable(function: Any, annotation: Any) -> Iterator[tuple[Any, Any]]:
     """(Python function, type annotation) of a function and of all it calls, each combination of types once."""
     waiting, seen = [(function, annotation)], set()
     while waiting:
@@ -181,7 +183,7 @@ class _Function:
 
     def _only_used_by(self, name: str, allowed: Any) -> bool:
         for use in self.uses[name]:
-            value = use.value if _is(use, "Assign") else None
+            value: Any = use.value if _is(use, "Assign") else None
             if _is(value, "Var"):
                 # A value that waits on the stack while branches part and meet is copied once in each of them.
                 same = {getattr(made, "name", None) for made in self.definitions[use.target.name]} == {name}
