@@ -44,7 +44,7 @@ class Row:
         self._shape, self._dtype = self._obs.shape, self._obs.dtype
         self._zeros = None if spec.image else np.zeros(self._shape, self._dtype)
         # Reading and writing single elements of arrays takes three times as long as of memory views.
-        single: Any = {name: memoryview(array[row : row + 1]) for name, array in arrays.items() if array.ndim == 1}  # type: ignore[arg-type]
+        single: Any = {name: memoryview(values[row : row + 1]) for name, values in arrays.items() if values.ndim == 1}  # type: ignore[arg-type]
         self._reward, self._terminated, self._truncated = single["reward"], single["terminated"], single["truncated"]
         self._elapsed, self._running_return = single["elapsed"], single["running_return"]
         self._action: Any = single["action"] if self._discrete else arrays["action"][row]

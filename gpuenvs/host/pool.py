@@ -113,6 +113,8 @@ class HostPool:
         self._processes.wake(count)
 
     def _ask(self, what: int, rows: Iterable[int]) -> None:
+        if self._processes.over:
+            raise self._processes.error()
         words: dict[int, list[bytes]] = {}
         owner, busy, pack = self._owner, self._busy, WORD.pack
         for row in rows:
@@ -130,6 +132,8 @@ class HostPool:
             self.ready()
 
     def _require_idle(self) -> None:
+        if self._processes.over:
+            raise self._processes.error()
         if 1 in self._busy:
             raise ConfigError("rows are being stepped; wait for them first")
 

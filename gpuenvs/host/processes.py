@@ -169,6 +169,11 @@ class Processes:
 
     # --- failures ----------------------------------------------------------------------------------------------------
 
+    @property
+    def over(self) -> bool:
+        """Whether they have failed or were closed."""
+        return self._closing or self._error is not None
+
     def error(self) -> HostError:
         """Why the processes do not answer; waits until that is known."""
         if not self._closing:

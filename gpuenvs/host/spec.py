@@ -88,7 +88,7 @@ def host_spec(env_id: str, keywords: Mapping[str, Any] | None = None, *, clip_re
     try:
         wrapped = _wrapped(env_id, env)
         entry: Any = found.registered or env.spec
-        steps = limit or (entry.max_episode_steps if entry else None)
+        steps = _time_limit(env)
         if found.atari and steps is None:
             frames = own.get("max_num_frames_per_episode", entry.kwargs.get("max_num_frames_per_episode"))
             steps = frames // FRAME_SKIP if frames else None
@@ -138,6 +138,15 @@ def _made(
 
 def _wrapped(env_id: str, env: gymnasium.Env) -> gymnasium.Env:
     return fit_action(fit_observation(env, env_id), env_id)
+
+
+def _time_limit(env: gymnasium.Env) -> int | None:
+    """The steps after which the outermost `TimeLimit` around an environment truncates."""
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, TimeLimit):
+            return env._max_episode_steps
+        env = env.env
+    return None
 
 
 def _plain(space: Any) -> Any:
