@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,7 +47,7 @@ class Actors:
         self._error: BaseException | None = None
         self._ending = self._closed = False
         self._idle = [0.0] * count
-        self._spans: list[Span] = []
+        self._spans: deque[Span] = deque(maxlen=1024)  # nobody may ask
         self._busy_since = 0.0
         self._threads: list[threading.Thread] = []
 
@@ -111,7 +112,8 @@ class Actors:
         with self._lock:
             if self._missing():
                 self._pause()
-            spans, self._spans = self._spans, []
+            spans = list(self._spans)
+            self._spans.clear()
             return spans
 
     def close(self) -> None:
@@ -259,4 +261,4 @@ class Actors:
     def _wake_all(self) -> None:
         self._ending = True
         with contextlib.suppress(Exception):  # the pool may be what failed: then nobody waits in it
-            self._pool.wake(len(self._idle))
+            self._pool.wake(len(self._threads))

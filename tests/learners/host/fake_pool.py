@@ -50,7 +50,7 @@ class FakePool:
         self.time, self.age = np.zeros(n, int), np.zeros(n, int)
         self.total, self.past = np.zeros(n, np.float32), np.zeros(n, np.float32)
         self.busy = np.zeros(n, bool)
-        self.readies = []  # how many rows each `ready` returned
+        self.waiting = 0
         self._finished = queue.SimpleQueue()
         self._asked = [queue.SimpleQueue() for _ in range(executors)]
         self._error = None
@@ -59,6 +59,9 @@ class FakePool:
     def start(self):
         for row in range(self.num_envs):
             self.obs[row] = self._observe(row)
+        self._begin()
+
+    def _begin(self):
         self._threads = [threading.Thread(target=self._execute, args=(asked,), daemon=True) for asked in self._asked]
         for thread in self._threads:
             thread.start()
@@ -70,7 +73,9 @@ class FakePool:
             self._asked[row % self.executors].put(int(row))
 
     def ready(self):
+        self.waiting += 1
         rows, row = [], self._finished.get()
+        self.waiting -= 1
         with contextlib.suppress(queue.Empty):
             while row is not None:  # a wake is for one call alone
                 rows.append(row)
@@ -79,7 +84,6 @@ class FakePool:
             raise self._error
         rows = np.array(rows, dtype=np.int64)
         self.busy[rows] = False
-        self.readies.append(len(rows))
         return rows
 
     def wake(self, n):
@@ -87,12 +91,15 @@ class FakePool:
             self._finished.put(None)
 
     def state_dict(self):
-        assert not self.busy.any()
+        assert not self.busy.any() and not self.waiting, "somebody would take what the pool waits for"
         return {name: getattr(self, name).copy() for name in ("obs", "time", "age", "total", "past")}
 
     def load_state_dict(self, state):
+        assert not self.busy.any() and not self.waiting, "somebody would take what the pool waits for"
         for name, value in state.items():
             getattr(self, name)[:] = value
+        if not self._threads:
+            self._begin()
 
     def close(self):
         for asked in self._asked:

@@ -191,6 +191,8 @@ def test_resuming_continues_bit_for_bit(opened):
     with collecting(pool, **options) as collector:
         begun = list(pipelined(collector, pool, policy, 3, opened))
         state = collector.state_dict()
+        gone_on = list(pipelined(collector, pool, policy, 3, opened, first=3))
+        assert same(whole, begun + gone_on)
     pool = fresh()
     with collecting(pool, **options) as collector:
         collector.load_state_dict(state)
@@ -300,21 +302,26 @@ def test_closing_in_the_middle_ends_the_threads_and_may_be_repeated():
     assert threading.active_count() == before
 
 
-def test_waiting_times_are_counted():
+def test_idle_actors_and_busy_environments_are_told():
     pool = FakePool(2, 2, slow={0: 0.01, 1: 0.01})
     with collecting(pool) as collector:
         policy = policy_for(pool)
-        assert collector.idle_seconds == 0 and collector.stalled_seconds == 0
+        assert collector.idle_seconds == 0 and collector.spans() == []
+        began = time.perf_counter()
         collector.collect(policy, storage(pool))
+        ended = time.perf_counter()
         assert collector.idle_seconds > 0.05
-        stalled = collector.stalled_seconds
-        time.sleep(0.05)
-        assert collector.stalled_seconds > stalled + 0.04
-        collector.open(policy, storage(pool))
-        stalled = collector.stalled_seconds
+        ((begin, end),) = collector.spans()
+        assert began < begin < begin + 0.07 < end < ended
+        assert collector.spans() == []
+        for _ in range(2):  # two horizons at once are one span
+            collector.open(policy, storage(pool))
         time.sleep(0.02)
-        assert collector.stalled_seconds == stalled
+        ((_, cut),) = collector.spans()  # what is under way is cut at the call
         collector.wait()
+        collector.wait()
+        ((begin, _),) = collector.spans()
+        assert begin == cut
 
 
 def test_misuse_is_refused():
