@@ -137,7 +137,9 @@ def _run_file(path: Path) -> types.ModuleType:
     module = types.ModuleType(name)
     module.__file__ = str(path)
     sys.modules[name] = module
-    linecache.checkcache(str(path))
+    # Tracebacks and `inspect` then show what was run, also when the file is edited later.
+    lines = source.decode("utf-8", "replace").splitlines(keepends=True)
+    linecache.cache[str(path)] = (len(source), None, lines, str(path))
     try:
         with _folder_first(path.parent):
             exec(compile(source, str(path), "exec"), module.__dict__)

@@ -70,7 +70,7 @@ class EnvSpec:
         configure: makes another spec from options that change more than numbers, such as what is observed.
         options: names of the options that `configure` takes.
         ranges: param -> `Range`: what a batch draws for each environment unless it is given a number.
-        curriculum: `(steps of the training so far)` -> params to change, as `BatchEnv.set_params` takes them; see
+        curriculum: `(step)` or `(step, envs)` -> {param: value} for a training that has made so many steps; see
             `learners.curriculum`.
 
     Raises:
@@ -94,7 +94,7 @@ class EnvSpec:
     configure: Callable[..., EnvSpec] | None = field(default=None, compare=False, repr=False)
     options: tuple[str, ...] = ()
     ranges: Mapping[str, Range] = field(default_factory=dict)
-    curriculum: Callable[[int], Mapping[str, Any]] | None = field(default=None, compare=False, repr=False)
+    curriculum: Callable[..., Mapping[str, Any]] | None = field(default=None, compare=False, repr=False)
     doc: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -103,6 +103,12 @@ class EnvSpec:
         self._separate_ranges()
         for name, arity in (("reset", 2), ("step", 3), ("observe", 2)):
             self._check_function(name, arity)
+        if self.curriculum is not None and not (
+            callable(self.curriculum) and len(inspect.signature(self.curriculum).parameters) in (1, 2)
+        ):
+            raise SpecError(
+                f"{self.id}: curriculum must be a function of (step) or (step, envs), got {self.curriculum!r}"
+            )
         obs = self.observation_space
         if not isinstance(obs, gymnasium.spaces.Box) or len(obs.shape) != 1:
             raise SpecError(f"{self.id}: observation_space must be a one-dimensional Box, got {obs}")

@@ -295,6 +295,7 @@ def task_spec(
     reward_threshold: float | None = None,
     reference: str | None = None,
     configure: Callable[..., EnvSpec] | None = None,
+    curriculum: Callable[..., Any] | None = None,
     camera: dict[str, Any] | None = None,
     doc: str = "",
 ) -> EnvSpec:
@@ -311,8 +312,9 @@ def task_spec(
         info: `(before, action, after, params)` -> dict of further numbers for `info`.
         reset: `(start, params)`; changes `start.qpos` and `start.qvel` (`gpuenvs.mjlite.start.Start`); None: the model's
             own start.
-        params: instance of a NamedTuple class of floats: constants that `gpuenvs.make` can override, per env too.
-        max_episode_steps, reward_threshold: as in EnvSpec.
+        params: instance of a NamedTuple class of floats: constants that `gpuenvs.make` can override, per env too. A
+            `Range` among them is drawn per environment.
+        max_episode_steps, reward_threshold, curriculum: as in EnvSpec.
         reference: id of Gymnasium's own version, a `gymnasium.envs.mujoco.MujocoEnv`.
         configure: makes this spec anew from options that are no params; `gpuenvs.make` passes them on.
         camera: where the renderer looks from: `trackbodyid`, `distance`, `lookat`, `azimuth`, `elevation`.
@@ -340,6 +342,7 @@ def task_spec(
         reward_threshold=reward_threshold,
         reference=None if reference is None else _reference(reference, task, configure),
         configure=configure,
+        curriculum=curriculum,
         doc=doc,
     )
 

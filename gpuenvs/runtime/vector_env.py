@@ -314,13 +314,26 @@ class BatchEnv:
 
         Empty without `metric_totals=True`, or where the spec has no metrics.
         """
+        totals = self.take_totals()
+        return {} if totals is None else self.metric_means(self._host(totals))
+
+    def take_totals(self) -> Any:
+        """The sums of the metrics since the last call, on the device: (metrics + 1, num_envs), last the number of steps.
+
+        None where there are none. For callers that must not wait; `metric_means` reads a copy of it.
+        """
         if not self._layout.totals:
-            return {}
+            return None
         with self._backend.on_device():
-            totals = self._host(self._arrays["metric_totals"]).sum(axis=1, dtype=np.float64)
+            totals = self._arrays["metric_totals"].copy()
             self._arrays["metric_totals"][...] = 0
+        return totals
+
+    def metric_means(self, totals: np.ndarray) -> dict[str, float]:
+        """Mean per step of each metric, of totals in host memory."""
+        sums = totals.sum(axis=1, dtype=np.float64)
         with np.errstate(invalid="ignore"):
-            means = totals[:-1] / totals[-1]
+            means = sums[:-1] / sums[-1]
         return dict(zip(self.spec.metrics, means.tolist(), strict=True))
 
     # --- states ------------------------------------------------------------------------------------------------------
