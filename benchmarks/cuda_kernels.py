@@ -31,8 +31,8 @@ import click
 import numpy as np
 
 import gpuenvs
-from benchmarks.ptxas import Usage, assemble, toolchain
 from benchmarks.report import markdown, quantity
+from gpuenvs.checks.ptxas import Usage, assemble, toolchain
 from gpuenvs.registry import BUILTIN
 from gpuenvs.runtime import traced_python
 from gpuenvs.runtime.buffers import SAME_STEP, bytes_per_step, make_layout

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import cuda_kernels
-from benchmarks.ptxas import Usage, opcodes
 from gpuenvs import trace as T
+from gpuenvs.checks.ptxas import Usage, opcodes
 from gpuenvs.trace.python import PythonPrinter
 from tests.gpuenvs.trace.running import recorded
 

@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ptxas import toolchain
+from gpuenvs.checks.ptxas import toolchain
 from tests.ladder import offline, traced
 from tests.ladder.offline import Case
 

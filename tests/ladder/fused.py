@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import gpuenvs
-from benchmarks.ptxas import Usage, assemble, toolchain
+from gpuenvs.checks.ptxas import Usage, assemble, toolchain
 from gpuenvs.runtime.buffers import SAME_STEP, make_layout
 from gpuenvs.runtime.cuda_noise import python_noise
 from gpuenvs.runtime.cuda_policy import Mlp, Staging

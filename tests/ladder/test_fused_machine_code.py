@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from benchmarks.ptxas import toolchain
+from gpuenvs.checks.ptxas import toolchain
 from gpuenvs.runtime.cuda_policy import Mlp, Staging
 from tests.ladder import fused
 from tests.ladder.test_machine_code import LOCAL_MEMORY_GROWTH, regressions

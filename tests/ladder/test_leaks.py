@@ -12,13 +12,13 @@ import pytest
 from numba import types
 
 import gpuenvs
+from gpuenvs.checks.offline import typed_kernel
 from gpuenvs.contract.leaks import Leak, find_leaks, functions
 from gpuenvs.runtime.buffers import AUTORESET_MODES, NEXT_STEP, SAME_STEP, make_layout
 from gpuenvs.runtime.cpu import _Source as Source
 from gpuenvs.scalar import f32, i32, lit, njit, sin
 from gpuenvs.spec import EnvSpec
 from tests.gpuenvs.classic import CLASSIC
-from tests.ladder.offline import Case, argument_types, device_stub, make_kernel
 
 
 def cpu_kernel(spec: EnvSpec, name: str, autoreset: str) -> tuple[Any, Any]:
@@ -34,12 +34,7 @@ def cpu_kernel(spec: EnvSpec, name: str, autoreset: str) -> tuple[Any, Any]:
 
 def cuda_kernel(spec: EnvSpec, name: str, autoreset: str) -> tuple[Any, Any]:
     """(Python function, type annotation) as numba-cuda types the kernel."""
-    from numba import cuda
-
-    function = make_kernel(spec, Case(spec.id, "float32", autoreset, name))
-    with device_stub():
-        result = cuda.jit(function, device=True).compile_device(argument_types(spec, "float32", name))
-    return function, result.type_annotation
+    return typed_kernel(spec, "float32", autoreset, name)
 
 
 def report(leaks: list[Leak]) -> str:

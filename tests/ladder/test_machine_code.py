@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks.ptxas import find_ptxas
+from gpuenvs.checks.ptxas import find_ptxas
 from tests.ladder import budget, traced
 from tests.ladder.offline import ARCHITECTURES, Case, cases, usage
 

@@ -6,7 +6,7 @@ import functools
 import hashlib
 
 import gpuenvs
-from benchmarks.ptxas import Usage, assemble
+from gpuenvs.checks.ptxas import Usage, assemble
 from gpuenvs.registry import BUILTIN
 from gpuenvs.runtime.buffers import AUTORESET_MODES, SAME_STEP, make_layout
 from gpuenvs.runtime.traced_cuda import kernel_text

@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 
 import gpuenvs
-from benchmarks.ptxas import toolchain
+from gpuenvs.checks.ptxas import toolchain
 from gpuenvs.runtime import cuda, disk_cache, traced_cpu, traced_cuda
 from gpuenvs.runtime.buffers import Layout
 from gpuenvs.runtime.cuda_source import python_kernel
