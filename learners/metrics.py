@@ -273,7 +273,7 @@ class EventFile:
             if key != "step" and value is not None:
                 event.summary.value.add(tag=_tag(key), simple_value=float(value))
         if lags:
-            _add_histogram(event.summary.value.add(tag=_tag("lag")).histo, lags)
+            _add_histogram(event.summary.value.add(tag=_tag("lag_histogram")).histo, lags)
         self._put(event)
 
     def sync(self) -> None:
@@ -359,7 +359,7 @@ def _cell(value: float | int | None) -> str:
 def _tag(key: str) -> str:
     if key.startswith("episode"):
         return f"episode/{key.removeprefix('episode_')}"
-    if key in SHARES or key.partition("_")[0] == "lag":
+    if key in SHARES or key.startswith("lag_"):
         return f"schedule/{key}"
     return f"time/{key}" if key in COLUMNS else f"train/{key}"
 

@@ -239,7 +239,7 @@ def test_lag_histogram_in_file_and_events(paths):
     assert "lags" not in read_rows(paths[0])
     accumulator = events(paths[1])
     assert {"schedule/lag_mean", "schedule/lag_max", "schedule/overlap"} <= set(accumulator.Tags()["scalars"])
-    first, second = (event.histogram_value for event in accumulator.Histograms("schedule/lag"))
+    first, second = (event.histogram_value for event in accumulator.Histograms("schedule/lag_histogram"))
     assert (first.bucket_limit, first.bucket) == ([1.5], [64.0])
     assert (second.min, second.max, second.num, second.sum, second.sum_squares) == (1, 3, 64, 128, 320)
     assert (second.bucket_limit, second.bucket) == ([1.5, 2.5, 3.5], [32.0, 0.0, 32.0])
