@@ -8,12 +8,12 @@ import math
 import os
 import struct
 import time
-import traceback
 from array import array
 from typing import Any, NoReturn
 
 import numpy as np
 
+from gpuenvs.host.lookup import described
 from gpuenvs.host.memory import Arrays, leave_error
 from gpuenvs.host.protocol import BEGIN, DUMP, READ, REPLAY, ROW, WORD
 from gpuenvs.host.spec import HostSpec
@@ -172,11 +172,11 @@ def run(spec: HostSpec, arrays: Arrays, rows: list[Row], slot: int, commands: in
             row.close()
         code = 0
     except BaseException as error:
-        summary = " ".join("".join(traceback.format_exception_only(error)).split())[:500]
-        where = f"{row.doing} env {row.row}"
-        if row.doing != "making":
-            where += f" (episode {arrays['episode'][row.row]}, step {arrays['elapsed'][row.row]})"
-        text = traceback.format_exc()
-        leave_error(arrays, slot, time.monotonic_ns(), f"{spec.id}: {where} raised {summary}", text)
+        if row.doing == "making":
+            line, trace = described(spec.id, f"making env {row.row}", error)
+        else:
+            episode, step = arrays["episode"][row.row], arrays["elapsed"][row.row]
+            line, trace = described(spec.id, f"{row.doing} env {row.row} (episode {episode}, step {step})", error)
+        leave_error(arrays, slot, time.monotonic_ns(), line, trace)
     finally:
         os._exit(code)

@@ -16,7 +16,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec as Registered
 from gymnasium.envs.registration import load_env_creator
 
-from gpuenvs.errors import ConfigError, HostError, UnknownEnvError, near_names
+from gpuenvs.errors import ConfigError, GpurlError, HostError, UnknownEnvError, near_names
 
 NEEDS_ATARI = 'pip install "gpurl[atari]"'
 
@@ -63,11 +63,17 @@ def find(env_id: str) -> Found:
     return _registered(env_id, env_id)
 
 
-def raised(env_id: str, doing: str, error: BaseException) -> NoReturn:
-    """One line for what somebody else's code raised, with its traceback beside it."""
+def described(env_id: str, doing: str, error: BaseException) -> tuple[str, str]:
+    """One line for what somebody else's code raised, and its traceback; what is a message to users already stays as it is."""
+    if isinstance(error, GpurlError):
+        return str(error), getattr(error, "traceback", "")
     summary = " ".join("".join(traceback.format_exception_only(error)).split())
-    text = "".join(traceback.format_exception(error))
-    raise HostError(f"{env_id}: {doing} raised {summary[:500]}", text) from error
+    return f"{env_id}: {doing} raised {summary[:500]}", "".join(traceback.format_exception(error))
+
+
+def raised(env_id: str, doing: str, error: Exception) -> NoReturn:
+    """Raise what `described` says."""
+    raise HostError(*described(env_id, doing, error)) from error
 
 
 def _registered(env_id: str, name: str) -> Found:

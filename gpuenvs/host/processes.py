@@ -58,6 +58,7 @@ class Processes:
         done, control, status = _pipe(), _pipe(), _pipe()
         commands = [_pipe() for _ in range(executors)]
         plan = Plan(
+            name=spec.id,
             spec=_pickled(spec),
             path=[os.getcwd() if entry == "" else entry for entry in sys.path],
             fields=table,
@@ -86,7 +87,7 @@ class Processes:
         self._commands_lock = threading.Lock()  # they are closed while no thread writes
         self._log: Descriptor | None = log
         self._control: Descriptor | None = control[1]
-        self._error: HostError | None = None
+        self._failure: tuple[str, str] | None = None  # message and traceback
         self._known = threading.Event()  # set when there is an error, or when the server has ended
         self._closing = False
         self._pid = os.getpid()
@@ -172,13 +173,13 @@ class Processes:
     @property
     def over(self) -> bool:
         """Whether they have failed or were closed."""
-        return self._closing or self._error is not None
+        return self._closing or self._failure is not None
 
     def error(self) -> HostError:
         """Why the processes do not answer; waits until that is known."""
         if not self._closing:
             self._known.wait(timeout=10)
-        return self._error or HostError(f"{self._spec.id}: the pool is closed")
+        return HostError(*(self._failure or (f"{self._spec.id}: the pool is closed",)))
 
     def _watch(self, status: Descriptor) -> None:
         """Wait for executors that end, then for the server."""
@@ -194,24 +195,24 @@ class Processes:
 
     def _fail(self, executor: int | None, status: int) -> None:
         """The first failure ends every `read`."""
-        if self._closing or self._error is not None:
+        if self.over:
             return
-        self._error = self._explain(executor, status)
+        self._failure = self._explain(executor, status)
         self._known.set()
         self._mark(FAILED)
 
-    def _explain(self, executor: int | None, status: int) -> HostError:
+    def _explain(self, executor: int | None, status: int) -> tuple[str, str]:
         first = memory.first_error(self.arrays)
         if first is not None:
-            return HostError(*first)
+            return first
         if os.WIFSIGNALED(status):
             how = f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
         else:
             how = f"ended with exit code {os.WEXITSTATUS(status)}"
         if executor is None:
-            return HostError(f"{self._spec.id}: the process that starts the executors {how}")
+            return f"{self._spec.id}: the process that starts the executors {how}", ""
         rows = memory.split_rows(self._num_envs, self._executors)[executor]
-        return HostError(f"{self._spec.id}: executor {executor} (envs {rows[0]} to {rows[-1]}) {how}")
+        return f"{self._spec.id}: executor {executor} (envs {rows[0]} to {rows[-1]}) {how}", ""
 
     # --- the end -----------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ STATUS = struct.Struct("=qq")  # an executor's number and its wait status
 class Plan(NamedTuple):
     """What the pool tells the server; the numbers are descriptors that it inherits, `commands` one for each executor."""
 
+    name: str  # the spec's id
     spec: bytes  # pickled on its own: reading it imports the user's code, for which `path` is needed
     path: list[str]
     fields: list[Field]

@@ -15,12 +15,10 @@ import select
 import signal
 import sys
 import time
-import traceback
 from typing import NoReturn
 
 import gymnasium
 
-from gpuenvs.errors import GpurlError
 from gpuenvs.host import lookup
 from gpuenvs.host.executor import Row, run
 from gpuenvs.host.memory import Arrays, attach, leave_error, split_rows
@@ -45,11 +43,7 @@ def main() -> None:
         lookup.find(spec.id)  # imports it
         gymnasium.logger.min_level = gymnasium.logger.ERROR  # the pool's process has warned already
     except BaseException as error:
-        if isinstance(error, GpurlError):
-            line, trace = str(error), getattr(error, "traceback", "")
-        else:
-            line = f"starting the executors raised {type(error).__name__}: {' '.join(str(error).split())}"
-            trace = traceback.format_exc()
+        line, trace = lookup.described(plan.name, "starting the executors", error)
         leave_error(arrays, len(plan.commands), time.monotonic_ns(), line, trace)
         sys.exit(1)
     _serve(plan, control, spec, arrays)

@@ -3,7 +3,9 @@
 import os
 import random
 import signal
+import subprocess
 import time
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -66,7 +68,8 @@ class Push(Walk):
 class Scripted(gymnasium.Env):
     """obs = (steps, action); what each step gives is in `script`, one letter a step, then from the start.
 
-    `-` goes on, `t` terminates, `l` reaches a time limit, `b` both, `n` a NaN observation, `i` an infinite one, `r` a NaN reward.
+    `-` goes on, `t` terminates, `l` reaches a time limit, `b` does both; `n` is a NaN observation, `i` an infinite one, `r` a
+    NaN reward.
     """
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -89,7 +92,7 @@ class Scripted(gymnasium.Env):
 
 
 class Faulty(Walk):
-    """`Walk` that goes wrong in `where` (`init`, `reset`, `second reset` or `step`; there only on action 2) in the way `how`."""
+    """`Walk` that goes wrong in `where` (`init`, `reset`, `second reset` or `step`, there on action 2) in the way `how`."""
 
     def __init__(self, where="", how="raise"):
         super().__init__(limit=5)
@@ -113,8 +116,6 @@ class Faulty(Walk):
             os.kill(os.getpid(), signal.SIGSEGV)
         if self._how == "hang":
             time.sleep(1000)
-        if self._how == "shape":
-            self.place = [1.0, 2.0]
 
     def reset(self, *, seed=None, options=None):
         self._resets += 1
@@ -126,13 +127,15 @@ class Faulty(Walk):
     def step(self, action):
         if action == 2:
             self._fail("step")
+            if self._how == "shape":
+                return np.zeros(4, np.float32), 0.0, False, False, {}
         return super().step(action)
 
 
 class Spaces(gymnasium.Env):
     """Random observations of the space `OBSERVATIONS[obs]`; remembers the actions, of the space `ACTIONS[act]`, it got."""
 
-    OBSERVATIONS = {
+    OBSERVATIONS: ClassVar = {
         "float64": spaces.Box(-1, 1, (3,), np.float64),
         "integers": spaces.Box(-5, 5, (3,), np.int32),
         "matrix": spaces.Box(-1, 1, (2, 3), np.float32),
@@ -147,7 +150,7 @@ class Spaces(gymnasium.Env):
         "grey": spaces.Box(0, 255, (40, 50), np.uint8),
         "sequence": spaces.Sequence(spaces.Discrete(2)),
     }
-    ACTIONS = {
+    ACTIONS: ClassVar = {
         "plain": spaces.Discrete(3),
         "shifted": spaces.Discrete(3, start=-1),
         "line": spaces.Box(np.array([-1, -2], np.float32), np.array([1, 2], np.float32)),
@@ -180,3 +183,21 @@ def make_walk(limit=4):
 
 def not_an_env():
     return object()
+
+
+class Late(Walk):
+    """`Walk` with 4 actions that raises in each step, `action / 10` seconds late."""
+
+    action_space = spaces.Discrete(4)
+
+    def step(self, action):
+        time.sleep(action / 10)
+        raise RuntimeError(f"after {action}")
+
+
+class Parent(Walk):
+    """`Walk` that starts a process that sleeps for ever at each reset, and never ends it."""
+
+    def reset(self, *, seed=None, options=None):
+        self.child = subprocess.Popen(["sleep", "1000"])
+        return super().reset(seed=seed)

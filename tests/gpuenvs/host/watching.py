@@ -99,7 +99,8 @@ def nothing_left():
     before = _resources()
     yield
     gc.collect()
-    assert _resources() == before
+    for name, then, now in zip(("descriptors", "shared memory", "threads"), before, _resources()):
+        assert now == then, name
 
 
 def _resources():
