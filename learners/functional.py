@@ -69,8 +69,10 @@ def vtrace(
 ) -> tuple[Tensor, Tensor]:
     """V-trace targets and policy-gradient advantages, both (T, n) (Espeholt et al. 2018, arXiv 1802.01561, eq. 1).
 
-    With equal log-probs, `trace_lambda` = gae_lambda and bars >= 1 the targets are GAE's returns. Episode ends are
-    those of `gae`; past a cut the bootstrap is V(final_obs), with no correction beyond it.
+    With equal log-probs, `trace_lambda` = gae_lambda and bars >= 1 the advantages are GAE's and the targets GAE's returns: an
+    advantage bootstraps from lambda times the next target and 1 - lambda times the next value, as rlax has it
+    (vtrace_td_error_and_advantage). Episode ends are those of `gae`; past a cut the bootstrap is V(final_obs), with no
+    correction beyond it.
     """
     rho = (log_prob - behaviour_log_prob).exp()
     clipped_rho = rho.clamp(max=rho_bar)
@@ -84,7 +86,7 @@ def vtrace(
         running = torch.addcmul(delta[t], decay[t], running, out=correction[t])
     target = value + correction
     following_target = torch.cat((target[1:], last_value.unsqueeze(0)))
-    following_target = going_on * following_target + (1 - going_on) * following
+    following_target = torch.lerp(following, following_target, trace_lambda * going_on)
     return target, clipped_rho * (reward + gamma * following_target - value)
 
 

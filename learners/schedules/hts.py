@@ -91,7 +91,8 @@ class HTSSchedule:
         self.sampler = make_sampler(self.collector, own.overlap and not on_cuda)
         # The host goes on while CUDA works, in the order that it was told; other transfers publish between horizons.
         self._ahead = own.run_ahead and own.overlap and isinstance(self.transfer, Swap)
-        self._history = History(algo.policy, own.lag + 1)
+        with self.transfer.learning():
+            self._history = History(algo.policy, own.lag + 1)
         self._complete: deque[Rollout] = deque()
         self._activity = None if on_cuda else Activity()
         self._opened = self.iteration = 0
@@ -170,6 +171,7 @@ class HTSSchedule:
         """Everything the run depends on, horizons that nobody has learned from among it. Waits for the open ones."""
         while self.iteration + len(self._complete) < self._opened:
             self._complete.append(self.sampler.wait())
+        self.transfer.drain()
         return {
             "algo": self.algo.state_dict(),
             "collector": self.collector.state_dict(),

@@ -158,7 +158,7 @@ def test_the_gradient_of_the_other_corrections(kind, algo):
 
 
 def vtrace_by_hand(rollout, ratio, value, final, config):
-    """Row by row, from the definition: v_s = V_s + rho_s delta_s + gamma lambda c_s (v_{s+1} - V_{s+1})."""
+    """Row by row, from the definitions: v_s = V_s + rho_s delta_s + gamma lambda c_s (v_{s+1} - V_{s+1})."""
     target, advantage = torch.empty(STEPS, ENVS), torch.empty(STEPS, ENVS)
     for i in range(ENVS):
         following = value[-1, i]
@@ -171,7 +171,8 @@ def vtrace_by_hand(rollout, ratio, value, final, config):
                 following, correction = bootstrap, 0.0
             rho = min(1.0, float(ratio[t, i]))
             delta = rho * (rollout.reward[t, i] + config.gamma * bootstrap - value[t, i])
-            advantage[t, i] = rho * (rollout.reward[t, i] + config.gamma * following - value[t, i])
+            ahead = config.gae_lambda * following + (1 - config.gae_lambda) * bootstrap
+            advantage[t, i] = rho * (rollout.reward[t, i] + config.gamma * ahead - value[t, i])
             correction = delta + config.gamma * config.gae_lambda * rho * correction
             target[t, i] = value[t, i] + correction
             following = target[t, i]

@@ -73,9 +73,10 @@ def test_vtrace_on_policy_gives_the_returns_of_gae():
     rest = (torch.tensor([3.0]).double(), flags(0, 1, 0, 0), flags(0, 0, 1, 0), column(0, 0, 10, 0))
     log_prob = column(-0.5, -1, -2, -3)
     target, advantage = F.vtrace(log_prob, log_prob, reward, value, *rest, 0.99, 0.95)
-    assert torch.allclose(target, F.gae(reward, value, *rest, 0.99, 0.95) + value)
-    # r + gamma * v_{t+1} - V; row 1 terminated, row 2 was truncated with V(final_obs) = 10.
-    expected = [1 + 0.99 * target[1].item() - 5, 1 - 5, 1 + 9.9 - 100, 2 + 0.99 * 3 - 1]
+    gae = F.gae(reward, value, *rest, 0.99, 0.95)
+    assert torch.allclose(target, gae + value) and torch.allclose(advantage, gae)
+    # r + gamma * (0.95 v_{t+1} + 0.05 V_{t+1}) - V; row 1 terminated, row 2 was truncated with V(final_obs) = 10.
+    expected = [1 + 0.99 * (0.95 * target[1].item() + 0.05 * 5) - 5, 1 - 5, 1 + 9.9 - 100, 2 + 0.99 * 3 - 1]
     assert advantage.squeeze(1).tolist() == pytest.approx(expected)
 
 
