@@ -187,8 +187,8 @@ class HostPool:
         lost = int(arrays["mismatch"].sum())
         if lost:
             warnings.warn(
-                f"{self.spec.id} does not repeat itself from its seed and actions: {lost} of {self.num_envs} environments "
-                "begin a new episode instead of going on with theirs",
+                f"{self.spec.id}: {lost} of {self.num_envs} environments begin a new episode, because repeating their "
+                "actions from the episode's seed did not lead to where they were",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -201,3 +201,11 @@ class Parent(Walk):
     def reset(self, *, seed=None, options=None):
         self.child = subprocess.Popen(["sleep", "1000"])
         return super().reset(seed=seed)
+
+
+class Printing(Walk):
+    """`Walk` that prints at each reset."""
+
+    def reset(self, *, seed=None, options=None):
+        print(f"printed with OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS')}", flush=True)
+        return super().reset(seed=seed)
