@@ -16,7 +16,7 @@ from cli.options import JSON, RUN, SEED, Count, checkpoint_option, device_option
 @click.option(
     "--on",
     type=click.Choice(["gymnasium", "gpuenvs"]),
-    help="Whose environment.  [default: Gymnasium's, if it has the same one]",
+    help="Whose environment.  [default: Gymnasium's, if it has the same one]  Runs of the host backend have one only.",
 )
 @SEED
 @click.option("--sample", is_flag=True, help="Draw actions from the policy instead of taking the most likely one.")

@@ -33,11 +33,13 @@ def command(
     checkpoint: str,
     device: str,
 ) -> None:
-    """Render RUN's policy to a video with Gymnasium's or MuJoCo's own renderer. Needs no display and no GPU.
+    """Render RUN's policy to a video with Gymnasium's or MuJoCo's own renderer, or with that of the host environment it was
+    trained in. Needs no display and no GPU.
 
     \b
     gpurl play runs/CartPole-v1/ppo-sync-s0-… --out cartpole.gif
     """
+    from learners.envs import spec_of
     from learners.session import open_policy
     from learners.video import check_output, record
 
@@ -47,7 +49,7 @@ def command(
     target = out or directory.videos / f"step-{step:012d}-s{seed}.mp4"
     recording = record(
         policy,
-        config.env_id,
+        spec_of(config) if config.env_backend == "host" else config.env_id,
         target,
         episodes=episodes,
         max_steps=max_steps,

@@ -77,11 +77,11 @@ def describe_group(session: Session) -> str:
 
 def describe(result: EvalResult) -> str:
     """One line for a person."""
-    place = "Gymnasium's" if result.on == "gymnasium" else "gpuenvs"
+    place = {"gymnasium": "Gymnasium's ", "gpuenvs": "gpuenvs ", "host": ""}[result.on]
     how = "deterministic" if result.deterministic else "sampled actions"
     starts = ", Gymnasium's starts" if result.same_starts else ""
     return (
-        f"eval: {place} {result.env_id}: return {result.mean:.2f} +- {result.stderr:.2f} "
+        f"eval: {place}{result.env_id}: return {result.mean:.2f} +- {result.stderr:.2f} "
         f"(std {result.std:.2f}, {len(result.returns)} episodes, {how}{starts})"
     )
 

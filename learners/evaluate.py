@@ -115,7 +115,7 @@ def evaluate(
     if on == "gymnasium":
         returns, lengths = _on_gymnasium(policy, spec, episodes, seed, deterministic, _keywords(spec, params))
     else:
-        starts = gymnasium_starts(spec, _seeds(seed, episodes), params) if same_starts else None
+        starts = gymnasium_starts(spec, episode_seeds(seed, episodes), params) if same_starts else None
         options = {"device": device, "dtype": dtype, **(params or {})}
         returns, lengths = _on_gpuenvs(policy, spec, episodes, seed, deterministic, options, starts)
     return EvalResult(spec.id, on, seed, deterministic, tuple(returns), tuple(lengths), same_starts)
@@ -157,7 +157,8 @@ def gymnasium_starts(spec: EnvSpec, seeds: list[int], params: dict[str, Any] | N
     return spec.state(*np.array(states, np.float64).T)
 
 
-def _seeds(seed: int, count: int) -> list[int]:
+def episode_seeds(seed: int, count: int) -> list[int]:
+    """Seeds of the first `count` episodes of an evaluation."""
     return [int(value) for value in np.random.SeedSequence([_DOMAIN, seed]).generate_state(count)]
 
 
@@ -198,22 +199,26 @@ def _on_gymnasium(
         with mujoco_warnings_logged():
             for _ in range(rows):
                 envs.append(gymnasium.make(reference_id(spec), disable_env_checker=True, **keywords))
-        return _play_all(policy, spec, envs, _seeds(seed, episodes), seed, deterministic)
+        return play_all(policy, spec, envs, episode_seeds(seed, episodes), seed, deterministic)
     finally:
         for env in envs:
             env.close()
 
 
-def _play_all(
-    policy: Any, spec: EnvSpec, envs: list[Any], seeds: list[int], seed: int, deterministic: bool
+def play_all(
+    policy: Any, spec: Any, envs: list[Any], seeds: list[int], seed: int, deterministic: bool
 ) -> tuple[list[float], list[int]]:
-    """Every episode of `seeds`, as many at a time as there are envs; a free env takes the next one."""
+    """Returns and lengths of the episodes of `seeds`, as many at a time as there are envs; a free env takes the next one.
+
+    `spec` is the `EnvSpec` or `HostSpec` of the envs, `seed` that of the noise.
+    """
     import torch
 
     episodes = len(seeds)
     returns, lengths = [0.0] * episodes, [0] * episodes
-    obs = np.zeros((len(envs), spec.obs_dim), np.float32)
-    noise = None if deterministic else _Noise(policy, _seeds(seed, 1)[0], len(envs), chunk=256)
+    dtype = np.uint8 if getattr(spec, "image", False) else np.float32
+    obs = np.zeros((len(envs), *spec.observation_space.shape), dtype)
+    noise = None if deterministic else _Noise(policy, episode_seeds(seed, 1)[0], len(envs), chunk=256)
     current = list(range(len(envs)))  # which episode each env plays
     following = len(envs)
     for row, env in enumerate(envs):
@@ -242,7 +247,7 @@ def _play_all(
 
 
 def _act(policy: Any, obs: Any, noise: _Noise | None, deterministic: bool) -> Any:
-    """The policy's actions for obs (N, obs_dim), a tensor on any device, as a tensor on the policy's."""
+    """The policy's actions for obs (N, ...), a tensor on any device, as a tensor on the policy's."""
     import torch
 
     drawn = None if noise is None else torch.from_numpy(noise.rows).to(policy.device)
@@ -273,8 +278,8 @@ def _on_gpuenvs(
     running = np.zeros(rows)
     returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
     limit = (spec.max_episode_steps or LONGEST_EPISODE) * int(quota[0])
-    noise = None if deterministic else _Noise(policy, _seeds(seed, 1)[0], rows, chunk=16)
-    with gpuenvs.make(spec, rows, seed=_seeds(seed, 1)[0], **options) as env:
+    noise = None if deterministic else _Noise(policy, episode_seeds(seed, 1)[0], rows, chunk=16)
+    with gpuenvs.make(spec, rows, seed=episode_seeds(seed, 1)[0], **options) as env:
         obs, _ = env.reset()
         if starts is not None:
             env.set_state(starts)

@@ -178,34 +178,51 @@ def _index(device: str) -> int:
 
 def memory_needed(config: Any, processes: int = 1) -> dict[str, dict[str, int]]:
     """device -> what -> bytes that one of the processes of this `RunConfig` allocates, roughly; largest first."""
-    import gpuenvs
-    from gpuenvs.runtime.buffers import SAME_STEP, make_layout, numpy_dtype
-    from gpuenvs.runtime.options import real_dtype
+    from learners.compat import schedule as schedule_class
+    from learners.config import make_config
+    from learners.envs import spec_of
     from learners.networks import action_head
     from learners.rollout import Rollout
     from learners.transfer import SLOTS
 
-    settings = config.settings
-    spec, _ = gpuenvs.get(config.env_id).with_options(dict(config.env_params))
+    settings, spec = config.settings, spec_of(config)
     envs, steps = -(-settings["num_envs"] // processes), settings["num_steps"]
     spaces = spec.observation_space, spec.action_space
     _, outputs = action_head(spaces[1])
-    layout, real = make_layout(spec, SAME_STEP), real_dtype(config.dtype)
     chunk = Rollout.size(steps, envs, *spaces)
     rows = steps * envs
     weights, updates = _learning(spaces[0], outputs, rows, settings)
-    chunks = 1 if config.transfer == "alias" else SLOTS
+    chunks, copies = (
+        (1 if config.transfer == "alias" else SLOTS),
+        6,
+    )  # weights, two moments and what a step makes of them
+    schedule = schedule_class(config.schedule)
+    if schedule.apart:
+        chunks = make_config(schedule.config_class, config.schedule_settings).slots
+        copies += chunks + 2  # of older versions, and of what collectors use
     needed: dict[str, dict[str, int]] = {config.env_device: {}}
     needed.setdefault(config.device, {})
     env_side, learner_side = needed[config.env_device], needed[config.device]
-    env_side["environments"] = envs * sum(b.rows * numpy_dtype(b, real).itemsize for b in layout.buffers)
+    env_side["environments"] = envs * _environment(spec, config)
     env_side["action noise"] = rows * outputs * 4
     if config.transfer not in ("alias", "remote"):
         env_side["horizons to send"] = chunks * chunk
     learner_side["horizons"] = chunks * chunk
-    learner_side["weights"] = 6 * 4 * weights
+    learner_side["weights"] = copies * 4 * weights
     learner_side["updates"] = updates
     return {device: dict(sorted(parts.items(), key=lambda item: -item[1])) for device, parts in needed.items()}
+
+
+def _environment(spec: Any, config: Any) -> int:
+    """Bytes of one environment's arrays; what a host environment's own code takes is not known."""
+    if config.env_backend == "host":
+        obs, action = spec.observation_space, spec.action_space
+        return 2 * obs.dtype.itemsize * math.prod(obs.shape) + 8 * max(1, math.prod(action.shape)) + 32
+    from gpuenvs.runtime.buffers import SAME_STEP, make_layout, numpy_dtype
+    from gpuenvs.runtime.options import real_dtype
+
+    real = real_dtype(config.dtype)
+    return sum(buffer.rows * numpy_dtype(buffer, real).itemsize for buffer in make_layout(spec, SAME_STEP).buffers)
 
 
 def _learning(observation_space: Any, outputs: int, rows: int, settings: Mapping[str, Any]) -> tuple[int, int]:

@@ -1,4 +1,7 @@
-"""Videos: a policy acts in gpuenvs, and Gymnasium's or MuJoCo's own renderer draws the states it passed through."""
+"""Videos: a policy acts in gpuenvs, and Gymnasium's or MuJoCo's own renderer draws the states it passed through.
+
+What was trained on the host backend acts in an environment that draws itself (`learners.host_episodes`).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +21,11 @@ from gpuenvs.spec import EnvSpec
 from learners.atomic import replacing
 from learners.evaluate import reference_id
 
+if TYPE_CHECKING:
+    from gpuenvs.host.spec import HostSpec
+
+# Pictures (height, width, 3) uint8, and how many of them are a second.
+Film = tuple[Iterator[np.ndarray], int]
 FORMATS = (".mp4", ".gif")
 INSTALL_HINT = "install the render extra: pip install 'gpurl[render]'"
 
@@ -48,7 +56,7 @@ def _check_modules(*names: str) -> None:
 
 def record(
     policy: Any,
-    env_id: str | EnvSpec,
+    env: str | EnvSpec | HostSpec,
     path: Path,
     *,
     episodes: int = 1,
@@ -61,19 +69,47 @@ def record(
 ) -> Recording:
     """Write `episodes` episodes, at most `max_steps` frames each, to an .mp4 or .gif file.
 
+    `params`, `device` and `dtype` are for gpuenvs; a `HostSpec` has its own keywords.
+
     Raises:
         ConfigError: the env has no renderer, or the ending is unknown.
+        HostError: a host environment's own code raised.
         RunError: rendering packages are missing, or the file cannot be written.
     """
-    spec, params = gpuenvs.get(env_id).with_options(params or {})
     check_output(path)
     returns: list[float] = []
+    if isinstance(env, str | EnvSpec):
+        film = _film(policy, env, episodes, max_steps, seed, deterministic, device, dtype, params or {}, returns)
+    else:
+        from learners.host_episodes import film_host
+
+        film = film_host(policy, env, episodes, max_steps, seed, deterministic, returns)
     frames = 0
-    with _drawing(spec) as (draw, frames_per_second), _writer(path, frames_per_second) as write:
-        for state in _states(policy, spec, episodes, max_steps, seed, deterministic, device, dtype, params, returns):
-            write(draw(state))
+    with film as (pictures, frames_per_second), _writer(path, frames_per_second) as write:
+        for picture in pictures:
+            write(picture)
             frames += 1
     return Recording(path, frames, tuple(returns))
+
+
+@contextlib.contextmanager
+def _film(
+    policy: Any,
+    env: str | EnvSpec,
+    episodes: int,
+    max_steps: int,
+    seed: int,
+    deterministic: bool,
+    device: str,
+    dtype: str,
+    params: dict[str, Any],
+    returns: list[float],
+) -> Iterator[Film]:
+    """The pictures of the episodes; appends each episode's return."""
+    spec, params = gpuenvs.get(env).with_options(params)
+    with _drawing(spec) as (draw, frames_per_second):
+        states = _states(policy, spec, episodes, max_steps, seed, deterministic, device, dtype, params, returns)
+        yield (draw(state) for state in states), frames_per_second
 
 
 def _states(
@@ -133,8 +169,7 @@ def _renderer(reference: str) -> Iterator[Any]:
     """Gymnasium's environment, drawing into arrays, on a machine with or without a display."""
     import gymnasium
 
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # frames are arrays: never open a window
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    without_display()
     try:
         with mujoco_warnings_logged():
             env = gymnasium.make(reference, render_mode="rgb_array", disable_env_checker=True)
@@ -145,6 +180,12 @@ def _renderer(reference: str) -> Iterator[Any]:
         yield env
     finally:
         env.close()
+
+
+def without_display() -> None:
+    """Let pygame draw into arrays; it must not have been imported yet."""
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 
 
 def _frame_rate(renderer: Any) -> int:

@@ -48,13 +48,13 @@ def test_gymnasium_episodes_are_those_of_their_seeds_one_by_one():
     """No bias to short episodes: the set is that of playing every seed alone, in whatever order they end."""
     import gymnasium
 
-    from learners.evaluate import _seeds
+    from learners.evaluate import episode_seeds
 
     policy = FixedPolicy(lambda obs, noise: (obs[:, 2] > 0).long())
     result = evaluate(policy, "CartPole-v1", 40, "gymnasium", seed=3)
     env = gymnasium.make("CartPole-v1")
     expected = []
-    for seed in _seeds(3, 40):
+    for seed in episode_seeds(3, 40):
         obs, length, over = env.reset(seed=seed)[0], 0, False
         while not over:
             obs, _, terminated, truncated, _ = env.step(int(obs[2] > 0))
@@ -109,11 +109,11 @@ def test_continuous_actions(on):
 
 
 def test_returns_are_summed_in_float64():
-    from learners.evaluate import _seeds
+    from learners.evaluate import episode_seeds
 
     policy = FixedPolicy(lambda obs, noise: torch.zeros(len(obs), 1))
     result = evaluate(policy, "Pendulum-v1", 3, "gpuenvs")
-    env = gpuenvs.make("Pendulum-v1", 3, device="cpu", seed=_seeds(0, 1)[0])
+    env = gpuenvs.make("Pendulum-v1", 3, device="cpu", seed=episode_seeds(0, 1)[0])
     env.reset()
     rewards = [env.step(np.zeros((3, 1), np.float32))[1].astype(np.float64) for _ in range(200)]
     assert list(result.returns) == sum(rewards).tolist()

@@ -1,10 +1,14 @@
 """Which placement is chosen, why, and what is said when it cannot be."""
 
+import numpy as np
 import pytest
+from gymnasium import spaces
 
+import gpuenvs
 from gpuenvs.errors import ConfigError, DeviceError
 from learners import build, placement
 from learners.build import resolve
+from learners.networks import Policy
 from learners.placement import (
     FITTING,
     PLACEMENTS,
@@ -15,6 +19,7 @@ from learners.placement import (
     place,
     require_memory,
 )
+from learners.rollout import Rollout
 from learners.transfer import SLOTS, TRANSFERS
 from tests.learners.tiny import tiny_config
 from tests.protocol.fake_env import FakeCudaEnv
@@ -169,6 +174,25 @@ def test_the_prediction_covers_what_is_allocated():
     schedule.close()
 
 
+def test_schedules_that_collect_and_learn_at_once_take_more_storages_and_weights():
+    sync, hts = (memory_needed(tiny_config(schedule=name))["cpu"] for name in ("sync", "hts"))
+    assert hts["horizons"] == 2 * sync["horizons"] and hts["weights"] > sync["weights"]
+    assert hts["updates"] == sync["updates"]
+
+
+def test_the_memory_of_images():
+    config = tiny_config(
+        "tests.learners.host_envs:Lamps", env_backend="host", overrides=("hidden_sizes=64", "minibatches=2")
+    )
+    parts = memory_needed(config)["cpu"]
+    policy = Policy(space := spaces.Box(0, 255, (3, 40, 40), np.uint8), spaces.Discrete(3), hidden_sizes=(64,))
+    assert parts["horizons"] == Rollout.size(16, 8, space, spaces.Discrete(3)) > 2 * 16 * 8 * 3 * 40 * 40
+    assert parts["weights"] == 6 * policy.flat.nbytes
+    assert parts["environments"] >= 8 * 2 * 3 * 40 * 40
+    units = 32 * 9 * 9 + 64 * 3 * 3 + 64 + 64  # what the layers put out for an image
+    assert parts["updates"] >= 64 * 4 * 2 * units
+
+
 def test_too_little_memory_is_one_line_before_anything_is_made():
     config = tiny_config().placed(Placement("colocated", "cuda:0", "cuda:0", "alias"))
     with pytest.raises(
@@ -240,7 +264,7 @@ class TestTwoGpus:
     ],
 )
 def test_a_placed_run_is_built_as_placed(monkeypatch, name, env_device, learner_device, transfer):
-    make = build.gpuenvs.make
+    make = gpuenvs.make
 
     def fake_make(env_id, num_envs, device, seed, **options):
         if device == "cpu":
@@ -248,7 +272,7 @@ def test_a_placed_run_is_built_as_placed(monkeypatch, name, env_device, learner_
         return FakeCudaEnv(machine, env_id, num_envs, int(device[-1]), seed)
 
     with Recorder(gpus=2) as machine:
-        monkeypatch.setattr(build.gpuenvs, "make", fake_make)
+        monkeypatch.setattr(gpuenvs, "make", fake_make)
         monkeypatch.setattr(build, "resolve_device", lambda device: device)
         monkeypatch.setattr(build, "this_machine", lambda: TWO)
         config = tiny_config(overrides=["collector=eager"])

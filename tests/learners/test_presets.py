@@ -5,15 +5,26 @@ import pytest
 import gpuenvs
 from learners import compat
 from learners.config import make_config
-from learners.presets import PRESETS, preset
+from learners.presets import ATARI, IMAGES, PRESETS, preset
+
+GAMES = [(f"ALE/{game}-v5", algo) for game in ("Pong", "Breakout", "Tennis") for algo in ("ppo", "a2c")]
 
 
-@pytest.mark.parametrize("env_id, algo", PRESETS)
+@pytest.mark.parametrize("env_id, algo", [*dict.fromkeys([*PRESETS, *GAMES])])
 def test_a_preset_is_a_valid_config_for_its_environment(env_id, algo):
-    compat.check(algo, "sync", gpuenvs.get(env_id).action_space)
-    config = make_config(compat.algorithm(algo).config_class, preset(env_id, algo))
+    if (env_id, algo) not in GAMES:
+        compat.check(algo, "sync", gpuenvs.get(env_id).action_space)
+    values = preset(env_id, algo)
+    config = make_config(compat.algorithm(algo).config_class, values)
     assert config.total_steps >= config.num_envs * config.num_steps
-    assert {"num_envs", "total_steps"} <= PRESETS[env_id, algo].keys()
+    assert {"num_envs", "total_steps"} <= values.keys()
+
+
+def test_games_and_images_get_an_encoder_of_their_own_size():
+    assert preset("ALE/Breakout-v5", "ppo", image=True) == preset("ALE/Tennis-v5", "ppo") == ATARI["ppo"]
+    assert preset("ALE/Pong-v5", "ppo") == {**ATARI["ppo"], **PRESETS["ALE/Pong-v5", "ppo"]} != ATARI["ppo"]
+    assert preset("my_envs.py:Maze", "a2c", image=True) == IMAGES and preset("my_envs.py:Maze", "a2c") == {}
+    assert {"hidden_sizes": (512,), "activation": "relu"}.items() <= IMAGES.items()
 
 
 def test_ppo_has_a_preset_for_every_builtin_environment_of_classic_control():
