@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from learners.host.horizon import Horizon
-from learners.host.inference import Inference, groups, use_one_thread
+from learners.host.inference import Inference, split, use_one_thread
 
 Span = tuple[float, float]  # time.perf_counter() at begin and end
 
@@ -197,9 +197,17 @@ class Actors:
 
     def _parts(self, rows: np.ndarray) -> Iterator[tuple[Horizon, np.ndarray]]:
         """`rows` by the horizon they are in."""
-        of = self._horizon_of[rows]
-        for number in np.unique(of):
-            yield self._open[number], rows[of == number]
+        for number, part in split(rows, self._horizon_of[rows]):
+            yield self._open[number], part
+
+    def _groups(self, rows: np.ndarray) -> Iterator[np.ndarray]:
+        """`rows` by the call of the inference they go into."""
+        size = self._inference.group
+        if not size:
+            yield rows
+            return
+        for _, group in split(rows, rows // size):
+            yield group
 
     def _next(self, rows: np.ndarray) -> np.ndarray:
         """Store what the step of `rows` returned; the rows this thread is to act on now."""
@@ -218,7 +226,6 @@ class Actors:
                 self._resting[last[newest]] = True
                 self._enter(last[~newest])
                 if not horizon.missing:
-                    horizon.completed = time.perf_counter()
                     if not self._missing():
                         self._pause()
                     self._lock.notify_all()
@@ -232,7 +239,7 @@ class Actors:
         inference, pool = self._inference, self._pool
         for horizon, part in self._parts(rows):
             weights, version = horizon.weights()
-            for group in groups(part, inference.group):
+            for group in self._groups(part):
                 times = self._time[group]
                 inference.act(scratch, weights, horizon, group, times)
                 horizon.version[times, group] = version

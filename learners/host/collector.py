@@ -40,7 +40,6 @@ class HostCollector:
         step: number of the first step that has not been opened.
         choice: how actions are computed, and why; None before `choose`.
         agreement: always None: there is no other way to compare with.
-        completed: `time.perf_counter()` when the horizon was complete that `wait` returned last.
     """
 
     agreement = None
@@ -57,7 +56,6 @@ class HostCollector:
         self.choice: Choice | None = None
         self._count, self._lockstep = actors, lockstep
         self._noise = ActionNoise(seed, env.env_offset, noise_correlation, torch.device("cpu"))
-        self.completed = 0.0
         self._started = False
         self._inference: Inference | None = None
         self._actors: Actors | None = None
@@ -112,9 +110,7 @@ class HostCollector:
         """
         if self._actors is None:
             raise RuntimeError("no horizon is open")
-        horizon = self._actors.wait()
-        self.completed = horizon.completed
-        return horizon.rollout
+        return self._actors.wait().rollout
 
     def settle(self) -> None:
         """Wait until all open horizons are complete, so that the environments rest. Raises what `wait` raises."""
@@ -157,7 +153,7 @@ class HostCollector:
         return 0.0 if self._actors is None else self._actors.idle_seconds
 
     def spans(self) -> list[Span]:
-        """When environments had an open horizon to fill, since the last call: begins and ends as `time.perf_counter` has it."""
+        """When environments had an open horizon to fill, since the last call: `time.perf_counter` at begin and end."""
         return [] if self._actors is None else self._actors.spans()
 
     def state_dict(self) -> dict[str, Any]:

@@ -30,13 +30,11 @@ class Horizon:
         obs: (T + 1, n, ...) and the other fields by their names.
         flat_obs: obs as (T + 1, d, n) where observations are vectors, as they lie in memory.
         missing: environments that have not finished it.
-        completed: `time.perf_counter()` when the last one had; 0 before.
     """
 
     def __init__(self, rollout: Rollout, noise: Tensor, weights: Callable[[], Weights]) -> None:
         self.rollout, self.weights = rollout, weights
         self.num_steps, self.missing = rollout.num_steps, rollout.num_envs
-        self.completed = 0.0
         self.noise: np.ndarray = noise.numpy()
         self.noise_tensor = noise
         self.obs: np.ndarray = rollout.obs.numpy()

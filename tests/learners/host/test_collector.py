@@ -110,8 +110,8 @@ def test_rows_are_aligned():
 
 @pytest.mark.parametrize(
     ("space", "hidden", "image"),
-    [(None, (16,), False), (BOX, (32, 16), False), (None, (9, 9), False), (BOX, (9,), False)],
-    ids=["native-discrete", "native-box", "torch-discrete", "torch-box"],
+    [(None, (16,), False), (BOX, (32, 16), False), (None, (9, 9), False), (BOX, (9,), False), (None, (8,), True)],
+    ids=["native-discrete", "native-box", "torch-discrete", "torch-box", "images"],
 )
 def test_the_bits_do_not_depend_on_who_was_faster(space, hidden, image):
     def run(executors, actors, lockstep, delay, opened):
@@ -237,7 +237,7 @@ def test_the_newest_weights_are_asked_for_every_time():
 
     def latest():
         asked.append(None)
-        version = min(len(asked) // 8, 1)
+        version = min(len(asked) // 3, 1)
         return policies[version], version
 
     with collecting(pool) as collector:
