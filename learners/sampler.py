@@ -4,7 +4,7 @@
 |---|---|---|
 | `ThreadSampler` | on a thread of its own, which sleeps on a lock between horizons | environments on the CPU |
 | `InlineSampler` | before `open` returns | CUDA, whose work runs on while the host goes on; schedules without overlap |
-| `HostSampler` | in executor processes and actor threads (`learners.host`) | host environments |
+| `learners.host.collector.HostCollector` | in executor processes and actor threads | host environments |
 """
 
 from __future__ import annotations
@@ -120,34 +120,6 @@ class ThreadSampler:
         if self._thread.is_alive():
             self._jobs.put(None)
             self._thread.join(timeout=END_SECONDS)
-
-
-class HostSampler:
-    """A `HostCollector`, with the times of its horizons: from when one could begin to when it was found complete."""
-
-    def __init__(self, collector: Any) -> None:
-        self._collector = collector
-        self._begun: deque[float] = deque()
-        self._spans: list[Span] = []
-        self._end = 0.0
-
-    def open(self, policy: Policy, rollout: Rollout, version: int, latest: Latest | None = None) -> None:
-        self._collector.open(policy, rollout, version, latest)
-        self._begun.append(time.perf_counter())
-
-    def wait(self) -> Rollout:
-        rollout = self._collector.wait()
-        began = max(self._begun.popleft(), self._end)
-        self._end = self._collector.completed
-        self._spans.append((min(began, self._end), self._end))
-        return rollout
-
-    def spans(self) -> list[Span]:
-        spans, self._spans = self._spans, []
-        return spans
-
-    def close(self) -> None:
-        self._collector.close()
 
 
 class Activity:

@@ -29,8 +29,8 @@ from learners.native.network import misfit, plans
 from learners.native.update import pack
 from learners.networks import Policy
 
-# Rows of a group. A policy of vectors costs its dispatch, however many rows there are. The Nature encoder takes 0.9 ms for one
-# image, 1.7 ms for four and 3.6 ms for sixteen on one core: four pay as soon as two of them are ready.
+# Rows of a group. A policy of vectors costs its dispatch, however many rows there are. The Nature encoder takes 0.9 ms for
+# one image, 1.7 ms for four and 3.6 ms for sixteen on one core: four pay as soon as two of them are ready.
 VECTOR_GROUP, IMAGE_GROUP = 16, 4
 
 

@@ -23,7 +23,7 @@ from learners.collector import make_collector
 from learners.config import option, validate
 from learners.correction import CORRECTIONS, Correction
 from learners.rollout import Rollout
-from learners.sampler import Activity, HostSampler, InlineSampler, Sampler, ThreadSampler
+from learners.sampler import Activity, InlineSampler, Sampler, ThreadSampler
 from learners.schedules.common import IterationResult, episodes, require_rows
 from learners.snapshots import History, load_fields, save_fields
 from learners.swap import Swap
@@ -213,4 +213,4 @@ def make_sampler(collector: Any, overlap: bool) -> Sampler:
     """Who collects for a schedule; see `learners.sampler`."""
     if not overlap:
         return InlineSampler(collector)
-    return HostSampler(collector) if hasattr(collector, "open") else ThreadSampler(collector)
+    return collector if hasattr(collector, "open") else ThreadSampler(collector)
