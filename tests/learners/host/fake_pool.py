@@ -23,6 +23,7 @@ class FakePool:
     Args:
         delay: seconds that each step sleeps at most, at random, never the same twice; 0 does not sleep.
         slow: seconds of each step of these envs (a dict), instead.
+        gate: (env, event): this env does nothing before the event.
         fault: (env, step): the pool fails there.
     """
 
@@ -31,9 +32,11 @@ class FakePool:
     env_offset = 0
     seed = 0
 
-    def __init__(self, num_envs, executors=2, *, action_space=None, delay=0.0, slow=None, fault=None, image=False):
+    def __init__(
+        self, num_envs, executors=2, *, action_space=None, delay=0.0, slow=None, gate=None, fault=None, image=False
+    ):
         self.num_envs, self.executors = num_envs, executors
-        self.delay, self.slow, self.fault, self.image = delay, slow or {}, fault, image
+        self.delay, self.slow, self.gate, self.fault, self.image = delay, slow or {}, gate, fault, image
         shape = (1, 36, 36) if image else (4,)
         dtype = np.uint8 if image else np.float32
         low, high = (0, 255) if image else (-np.inf, np.inf)
@@ -118,6 +121,8 @@ class FakePool:
             seconds = self.slow.get(row, self.delay * random.random())
             if seconds:
                 time.sleep(seconds)
+            if self.gate and self.gate[0] == row:
+                self.gate[1].wait()
             if (row, self.time[row]) == self.fault:
                 self._error = RuntimeError(f"env {row} failed")
             else:

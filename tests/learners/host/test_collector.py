@@ -206,16 +206,21 @@ def test_resuming_continues_bit_for_bit(opened):
 
 
 def test_a_fast_environment_runs_ahead_into_the_next_horizon():
-    pool = FakePool(3, 3, slow={2: 0.03})
+    gate = threading.Event()
+    pool = FakePool(3, 3, gate=(2, gate))
     with collecting(pool) as collector:
         policy, rollouts = policy_for(pool), [storage(pool), storage(pool)]
-        for version, rollout in enumerate(rollouts):
+        for version, rollout in enumerate(rollouts, start=1):
             collector.open(policy, rollout, version)
-        assert collector.wait() is rollouts[0]
-        assert (rollouts[1].version[:, :2] == 1).all()  # they have finished the second horizon long ago
-        assert rollouts[1].reward[-1, 2] == 0  # and the slow one has not
-        assert collector.wait() is rollouts[1]
+        deadline = time.monotonic() + 60
+        while pool.time[:2].min() < 2 * STEPS and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert pool.time.tolist() == [2 * STEPS, 2 * STEPS, 0]
+        assert (rollouts[1].version[:, :2] == 2).all() and (rollouts[1].version[:, 2] == 0).all()
+        gate.set()
+        assert collector.wait() is rollouts[0] and collector.wait() is rollouts[1]
         assert torch.equal(rollouts[0].obs[-1], rollouts[1].obs[0])
+        assert (rollouts[0].version == 1).all() and (rollouts[1].version == 2).all()
 
 
 def test_in_lockstep_nobody_runs_ahead():
