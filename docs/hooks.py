@@ -131,9 +131,31 @@ def errors() -> str:
     )
 
 
+def timelines() -> str:
+    """What the recorded timelines come to."""
+    import json
+
+    from benchmarks import publish, timelines
+
+    document = json.loads(timelines.RESULTS.read_text())
+    rows = [
+        [
+            f"`{name}`",
+            f"{recorded['steps_per_second']:.0f}",
+            f"{recorded['environments_busy']:.0%}",
+            f"{recorded['learner_busy']:.0%}",
+            f"{recorded['lag']:.2f}",
+        ]
+        for name, recorded in document["schedules"].items()
+    ]
+    header = ("schedule", "steps/s", "environments busy", "learner busy", "lag, mean of all rows")
+    return publish.where(document["machine"]) + _rows(header, rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "commands": commands,
     "environments": environments,
     "errors": errors,
     "settings": settings,
+    "timelines": timelines,
 }
