@@ -1,6 +1,5 @@
 """The collector on real executor processes."""
 
-import contextlib
 import os
 import signal
 import threading
@@ -100,11 +99,9 @@ def test_the_end_in_the_middle_in_either_order(pool_first):
     with nothing_left():
         pool = HostPool(host_spec(f"{ME}Walk", {"sleep": 0.05}), 4, executors=2)
         session = server_of(pool)
-        with contextlib.ExitStack() as stack:
-            with collecting(pool, actors=2) as collector:
-                collector.open(policy_for(pool), storage(pool, 1000))
-                if pool_first:
-                    stack.callback(pool.close)
-                    pool.close()
+        with collecting(pool, actors=2) as collector:
+            collector.open(policy_for(pool), storage(pool, 1000))
+            if pool_first:
+                pool.close()
         assert wait_gone(session)
         del pool, collector
