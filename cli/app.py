@@ -93,13 +93,21 @@ def run(args: Sequence[str]) -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except (KeyboardInterrupt, click.Abort):
-        return _fail("interrupted", 130, debug, label=False)
+        return _fail("interrupted", 130, traceback.format_exc() if debug else "", label=False)
     except BrokenPipeError:  # `gpurl envs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
     except Exception as error:
         message, code = _explain(error)
-        return _fail(message, code, debug)
+        return _fail(message, code, traceback.format_exc() if debug else _where(error))
+
+
+def _where(error: Exception) -> str:
+    """The traceback of what nobody foresaw: an error in gpurl, or in an environment that runs in another process."""
+    from gpuenvs.errors import GpurlError
+
+    foreseen = isinstance(error, click.ClickException | GpurlError | MemoryError)
+    return getattr(error, "traceback", "") if foreseen else "".join(traceback.format_exception(error))
 
 
 def _explain(error: Exception) -> tuple[str, int]:
@@ -116,17 +124,17 @@ def _explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, MemoryError):
         return "out of memory; use fewer --num-envs or a smaller batch", FAILURE
     text = " ".join(str(error).split()) or "no message"
-    return f"internal error: {type(error).__name__}: {text[:300]} (--debug shows more)", FAILURE
+    return f"internal error: {type(error).__name__}: {text[:300]}", FAILURE
 
 
-def _fail(message: str, code: int, debug: bool, label: bool = True) -> int:
-    if debug:
-        traceback.print_exc()
+def _fail(message: str, code: int, trace: str, label: bool = True) -> int:
     if os.environ.get("WORLD_SIZE", "1") not in ("", "1"):
         from learners.distributed import silent
 
         if silent(message.startswith("internal error")):
             return code
+    if trace:
+        click.echo(trace.rstrip(), err=True)
     line = " ".join(message.split())
     click.echo(f"error: {line}" if label else line, err=True)
     return code

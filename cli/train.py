@@ -105,25 +105,25 @@ def command(
     gpurl train CartPole-v1
     gpurl train Pendulum-v1 -a ppo -s 3 -t 1e6 --set learning_rate=3e-4
     gpurl train CartPole-v1 --set env.gravity=5 --set hidden_sizes=32,32
+    gpurl train ALE/Pong-v5 --env-backend host --schedule hts
+    gpurl train path/to/my_env.py:SPEC
     torchrun --nproc-per-node 2 -m cli.main train CartPole-v1
     """
-    import gpuenvs
-
-    spec = gpuenvs.get(env)
     if list_settings:
-        _print_settings(spec, algo)
+        _print_settings(env, options["env_backend"], algo, schedule)
         return 0
     from cli.training import finish, run_session
     from learners.build import resolve
+    from learners.envs import env_name
     from learners.runs import default_path
     from learners.session import begin
 
     overrides += (f"collector={collector}",) if collector else ()
     lines: list[str] = []
     config = resolve(
-        spec.id, algo=algo, schedule=schedule, overrides=overrides, keep_checkpoints=keep, say=lines.append, **options
+        env, algo=algo, schedule=schedule, overrides=overrides, keep_checkpoints=keep, say=lines.append, **options
     )
-    path = run_dir or default_path(RUNS, spec.id, algo, schedule, config.seed)
+    path = run_dir or default_path(RUNS, env_name(config), algo, config.schedule, config.seed)
     with begin(config, path) as session:
         if not quiet and (session.group is None or session.group.first):
             for line in lines:
@@ -132,18 +132,26 @@ def command(
         return finish(session, outcome, eval_episodes)
 
 
-def _print_settings(spec: Any, algo: str) -> None:
+def _print_settings(env: str, backend: str, algo: str, schedule: str) -> None:
     """Every name `--set` knows, with the value it has for this environment."""
     from cli.tables import print_table
-    from learners import compat
+    from learners import compat, envs
     from learners.config import options
     from learners.presets import preset
 
+    spec, _ = envs.configured(env, backend, ())
     values = preset(spec.id, algo)
+    own = "hts" if schedule == "auto" else schedule
     rows = [
         [name, _text(values.get(name, option.default)), option.valid(), option.help]
-        for name, option in options(compat.algorithm(algo).config_class).items()
+        for cls in (compat.algorithm(algo).config_class, compat.schedule(own).config_class)
+        for name, option in options(cls).items()
     ]
+    if backend == "host":
+        rows.append(["env.NAME", "", "see the environment's documentation", f"keyword of {spec.id}'s constructor"])
+        rows.append(["env.max_episode_steps", _text(spec.max_episode_steps), "an integer >= 1", "time limit in steps"])
+        print_table(("setting", "value", "accepts", "meaning"), rows)
+        return
     for name, value in spec.params._asdict().items():
         rows.append([f"env.{name}", _text(value), "a number", f"parameter of {spec.id}"])
     for name in spec.options:

@@ -1,4 +1,4 @@
-"""The environments of a run, from either backend: kernels on a device, or Gymnasium's environments in host processes."""
+"""The environments of a run, of either backend: kernels on a device, or Gymnasium's environments in host processes."""
 
 from __future__ import annotations
 
@@ -40,6 +40,13 @@ def configured(env_id: str, backend: str, items: Iterable[str]) -> tuple[Any, di
     return host_spec(env_id, keywords), keywords
 
 
+def reference(env_id: str, backend: str, spec: Any) -> str:
+    """What a run calls its environment: the id, or the file or module with its name that it can be loaded from again."""
+    from gpuenvs import loading
+
+    return loading.canonical(env_id) if loading.is_reference(env_id) else spec.id
+
+
 def spec_of(config: Any) -> Any:
     """The `EnvSpec` or `HostSpec` of a `RunConfig`, with its params applied."""
     if config.env_backend == "host":
@@ -47,6 +54,11 @@ def spec_of(config: Any) -> Any:
 
         return host_spec(config.env_id, config.env_params)
     return env_options.configured(gpuenvs.get(config.env_id), config.env_params)
+
+
+def env_name(config: Any) -> str:
+    """The environment's own name, also where a run knows it by the file that it is in."""
+    return config.env_id if config.env_backend == "host" else gpuenvs.get(config.env_id).id
 
 
 def make(config: Any, group: Group | None = None) -> Any:

@@ -5,7 +5,7 @@ import click
 import pytest
 
 from cli import app
-from gpuenvs.errors import RunError
+from gpuenvs.errors import HostError, RunError
 
 
 def test_help_lists_every_command(gpurl):
@@ -78,7 +78,6 @@ def failing(error):
         (RunError("two\nlines"), 1, "error: two lines"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (MemoryError(), 1, "error: out of memory"),
-        (ZeroDivisionError("by zero"), 1, "error: internal error: ZeroDivisionError: by zero (--debug shows more)"),
     ],
 )
 def test_an_error_is_one_line(gpurl, monkeypatch, error, code, line):
@@ -86,6 +85,21 @@ def test_an_error_is_one_line(gpurl, monkeypatch, error, code, line):
     result = gpurl("envs")
     shown = result.err.strip()  # click ends the line that shows ^C
     assert result.code == code and shown.startswith(line) and "\n" not in shown
+
+
+def test_an_error_that_nobody_foresaw_shows_its_traceback_and_ends_with_one_line(gpurl, monkeypatch):
+    monkeypatch.setattr(app.gpurl, "get_command", lambda ctx, name: failing(ZeroDivisionError("by zero")))
+    result = gpurl("envs")
+    assert result.code == 1 and result.err.startswith("Traceback") and result.err.count("Traceback") == 1
+    assert result.err.endswith("\nerror: internal error: ZeroDivisionError: by zero\n")
+
+
+def test_an_error_in_a_host_environment_shows_the_traceback_of_its_process(gpurl, monkeypatch):
+    monkeypatch.setattr(
+        app.gpurl, "get_command", lambda ctx, name: failing(HostError("env 3 raised", "Traceback there"))
+    )
+    result = gpurl("envs")
+    assert result.code == 1 and result.err == "Traceback there\nerror: env 3 raised\n"
 
 
 def test_debug_shows_the_traceback_wherever_it_stands(gpurl, monkeypatch):
