@@ -36,7 +36,6 @@ class Horizon:
         self.rollout, self.weights = rollout, weights
         self.num_steps, self.missing = rollout.num_steps, rollout.num_envs
         self.noise: np.ndarray = noise.numpy()
-        self.noise_tensor = noise
         self.obs: np.ndarray = rollout.obs.numpy()
         self.flat_obs = self.obs.transpose(0, 2, 1) if self.obs.ndim == 3 else self.obs
         self.action: np.ndarray = rollout.action.numpy()
