@@ -72,7 +72,7 @@ def make(env_id: str | EnvSpec, num_envs: int, **options: Any) -> BatchEnv:
 
 
 def register(spec: EnvSpec) -> EnvSpec:
-    """Make `spec` known under its id, to gpurl and as `gymnasium.make_vec("gpuenvs/<id>")`; returns it.
+    """Make `spec` known under its id, to gpurl and to Gymnasium as `"gpuenvs/<id>"`; returns it.
 
     Raises:
         DuplicateEnvError: another environment has this id.
@@ -89,6 +89,7 @@ def _register_with_gymnasium(env_id: str, max_episode_steps: int | None, reward_
     if name not in gymnasium.registry:
         gymnasium.register(
             id=name,
+            entry_point="gpuenvs.adapters.single:make_single_env",
             vector_entry_point="gpuenvs.runtime.gym:make_vector_env",
             max_episode_steps=max_episode_steps,
             reward_threshold=reward_threshold,

@@ -6,13 +6,15 @@ Some ten thousand times slower than the compiled batch and step for step the sam
 
 from __future__ import annotations
 
+import contextlib
 import types
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from gpuenvs.runtime import transition
-from gpuenvs.runtime.buffers import Layout, numpy_dtype
+from gpuenvs.runtime.buffers import Layout, numpy_dtype, shared_values
 from gpuenvs.runtime.generated import define
 from gpuenvs.runtime.transition import Target
 from gpuenvs.runtime.vector_env import BatchEnv
@@ -45,20 +47,22 @@ class PlainBackend:
         text = "\n    ".join([f"def {name}(i):", *body]) + "\n"
         return define(name, text, self._names, f"gpuenvs {self.layout.spec.id} plain")
 
-    def configure(self, seed: int, env_offset: int, limit: int, params: Any) -> None:
-        """Set the 64-bit seed, the number of the first env, the time limit and the shared params."""
+    def configure(self, seed: int, env_offset: int, limit: int, params: Any, ranges: Mapping[str, Any] = {}) -> None:
+        """Set the 64-bit seed, the number of the first env, the time limit, the shared params and the ranges of others."""
         settings = {
             "_seed_lo": np.uint32(seed & 0xFFFFFFFF),
             "_seed_hi": np.uint32(seed >> 32),
             "_env_offset": env_offset,
             "_limit": np.int32(limit),
         }
-        for field, buffer, row, own in self.layout.param_fields:
-            if not own:
-                kind = self.real.type if buffer == "param_real" else np.int32
-                settings[_shared(buffer, row)] = kind(getattr(params, field))
+        for buffer, row, value in shared_values(self.layout, params, ranges):
+            settings[_shared(buffer, row)] = (self.real.type if buffer == "param_real" else np.int32)(value)
         for function in self._rows.values():
             function.__globals__.update(settings)
+
+    def on_device(self) -> Any:
+        """A context in which this batch's device is the current one."""
+        return contextlib.nullcontext()
 
     def step(self, action: np.ndarray) -> tuple[int, int, int]:
         """Step every row; (ended rows, bad states, bad rewards)."""
