@@ -36,7 +36,10 @@ _LONGEST = 40  # characters of a value that is kept as it is
 
 
 def fingerprint(spec: EnvSpec) -> dict[str, Any]:
-    """`{"hash": digest of all, "parts": {name: digest or short value}}`, for JSON."""
+    """`{"hash": digest of all, "parts": {name: digest or short value}, "file": name}`, for JSON.
+
+    `file` is the name of the file that defines the environment.
+    """
     parts = _Parts()
     task = task_of(spec)
     if task is None:
@@ -60,12 +63,18 @@ def fingerprint(spec: EnvSpec) -> dict[str, Any]:
     if spec.curriculum is not None:
         parts.follow(spec.curriculum, _CURRICULUM)
     found = dict(sorted(parts.found.items()))
-    return {"hash": _digest(repr(found)), "parts": found}
+    return {"hash": _digest(repr(found)), "parts": found, "file": _place(_plain(functions[0]))}
 
 
 def changes(recorded: Mapping[str, Any], spec: EnvSpec, training: bool = False) -> list[str]:
     """What differs between a `fingerprint` and the environment as it is now, in words; a curriculum only for training."""
-    before, after = recorded["parts"], fingerprint(spec)["parts"]
+    now = fingerprint(spec)
+    after, old_file, new_file = now["parts"], f"{recorded['file']}: ", f"{now['file']}: "
+    # The file itself may have another name by now.
+    before = {
+        new_file + name.removeprefix(old_file) if name.startswith(old_file) else name: part
+        for name, part in recorded["parts"].items()
+    }
     names = [name for name in {**before, **after} if training or not name.startswith(_CURRICULUM)]
     words = []
     for name in names:
@@ -123,8 +132,7 @@ class _Parts:
 
     def follow(self, function: Any, prefix: str = "") -> None:
         """A function, and all that it uses."""
-        plain = inspect.unwrap(getattr(function, "py_func", function))
-        plain = getattr(plain, "__func__", plain)
+        plain = _plain(function)
         if not isinstance(plain, types.FunctionType) or id(plain) in self._seen or _given(plain.__code__.co_filename):
             return
         self._seen.add(id(plain))
@@ -169,6 +177,12 @@ class _Parts:
                     self._use(f"{prefix}{Path(file).name}: {name}", value, prefix, names)
 
 
+def _plain(function: Any) -> Any:
+    """The function that the user wrote, out of numba's, a bound method or a decorator's."""
+    plain = inspect.unwrap(getattr(function, "py_func", function))
+    return getattr(plain, "__func__", plain)
+
+
 def _given(filename: str) -> bool:
     """True for what is not the user's: installed packages, Python, and gpurl but for its environments."""
     installed = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib"))
@@ -180,9 +194,10 @@ def _given(filename: str) -> bool:
     return False
 
 
-def _place(function: types.FunctionType) -> str:
+def _place(function: Any) -> str:
     """The name of a function's file; that of a notebook's or an interpreter's cell differs from session to session."""
-    filename = function.__code__.co_filename
+    code = getattr(function, "__code__", None)
+    filename = code.co_filename if code is not None else ""
     return Path(filename).name if os.path.isfile(filename) else "(interactive)"
 
 
