@@ -13,6 +13,7 @@ import click
 # Command -> its line in `gpurl --help`. Each is `command` in cli/<command>.py, imported when it is used.
 COMMANDS = {
     "envs": "List the environments.",
+    "check": "Check an environment of your own.",
     "train": "Train a policy.",
     "resume": "Go on with a stopped run.",
     "eval": "Evaluate a run's policy.",
