@@ -15,7 +15,6 @@ import csv
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,11 +27,11 @@ import click
 from benchmarks import machine
 from benchmarks.cases import MUJOCO_PRESET_CASES, PRESET_CASES, PresetCase
 from benchmarks.preset_tables import TABLES, document_text, drawn
+from benchmarks.process import gpurl
 from gpuenvs.errors import ConfigError, GpurlError
 
 RESULTS = Path(__file__).resolve().parent / "results"
 EPISODES = 100
-_ROOT = Path(__file__).resolve().parent.parent
 
 
 def settings_digest(case: PresetCase) -> str:
@@ -55,7 +54,7 @@ def train_once(case: PresetCase, seed: int, threads: int) -> dict[str, Any]:
         command += ["--threads", str(threads), "--run-dir", str(run), "--eval-episodes", str(EPISODES), "--quiet"]
         name = f"{case.env_id} {case.algo} seed {seed}"
         start, used = time.perf_counter(), _children_seconds()
-        _gpurl(command, name)
+        gpurl(command, name)
         seconds, used = time.perf_counter() - start, _children_seconds() - used
         result = json.loads(next((run / "evaluations").glob("*.json")).read_text())
         with open(run / "metrics.csv", newline="") as file:
@@ -63,7 +62,7 @@ def train_once(case: PresetCase, seed: int, threads: int) -> dict[str, Any]:
         here = {}
         if case.compared:
             command = ["eval", str(run), "--on", "gpuenvs", "--same-starts", "--episodes", str(EPISODES), "--json"]
-            document = json.loads(_gpurl(command, name))
+            document = json.loads(gpurl(command, name))
             here = {"gpuenvs": {key: document[key] for key in ("mean", "std", "episodes", "seed", "same_starts")}}
     return {
         "env": case.env_id,
@@ -85,18 +84,6 @@ def _children_seconds() -> float:
     """CPU time of all child processes that have ended; 0 where the system does not say (Windows)."""
     times = os.times()
     return times.children_user + times.children_system
-
-
-def _gpurl(arguments: list[str], name: str) -> str:
-    """What a `gpurl` command printed. Raises `ConfigError` with its last line when it fails."""
-    environment = dict(os.environ)
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), environment.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "cli.main", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise ConfigError(f"{name}: {last}")
-    return done.stdout
 
 
 def key(case: PresetCase, seed: int) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,19 @@ def measure(contender: Contender, python: str, request: dict[str, Any]) -> dict[
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         return {"error": f"exit code {done.returncode}: {last}"}
     return answer
+
+
+def gpurl(arguments: Sequence[str], name: str) -> str:
+    """What a `gpurl` command printed, run in a process of its own from this source tree.
+
+    Raises:
+        ConfigError: it failed; the message is its last line, after `name`.
+    """
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_HERE.parent), environment.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "cli.main", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise ConfigError(f"{name}: {last}")
+    return done.stdout

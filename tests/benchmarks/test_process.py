@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from benchmarks.cases import Contender
-from benchmarks.process import PEERS_VARIABLE, measure, peers_python
+from benchmarks.process import PEERS_VARIABLE, gpurl, measure, peers_python
 from gpuenvs.errors import ConfigError
 
 GYMNASIUM = Contender("gymnasium", "gymnasium_env", "gymnasium", "pip install gymnasium", peer=False)
@@ -67,3 +67,9 @@ def test_a_wrong_interpreter_path_is_one_clear_line(tmp_path):
         peers_python(str(tmp_path / "nowhere"))
     with pytest.raises(ConfigError, match="no Python interpreter"):
         peers_python(str(tmp_path))
+
+
+def test_a_gpurl_command_that_fails_is_one_line():
+    assert "CartPole-v1" in gpurl(["envs"], "list")
+    with pytest.raises(ConfigError, match=r"^it: error: .*CartPol-v1"):
+        gpurl(["train", "CartPol-v1"], "it")
