@@ -79,10 +79,13 @@ class InlineSampler:
 
 
 class ThreadSampler:
-    """Collects on one thread, one horizon after the other. The first error ends it and is raised by every later `wait`."""
+    """Collects on one thread, one horizon after the other. The first error ends it and is raised by every later `wait`.
 
-    def __init__(self, collector: Any) -> None:
-        self._collector = collector
+    `begin` is called by that thread first.
+    """
+
+    def __init__(self, collector: Any, begin: Callable[[], None] | None = None) -> None:
+        self._collector, self._begin = collector, begin
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._complete: queue.SimpleQueue[Rollout | BaseException] = queue.SimpleQueue()
         self._error: BaseException | None = None
@@ -91,6 +94,8 @@ class ThreadSampler:
         self._thread.start()
 
     def _work(self) -> None:
+        if self._begin is not None:
+            self._begin()
         while (job := self._jobs.get()) is not None:
             began = time.perf_counter()
             try:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuenvs.errors import GpurlError
+from gpuenvs.runtime.threads import allowed_cores
 
-CANDIDATES = ("sync", "hts")
 # hts must be so much faster to be worth rows that are one update old.
 WORTH = 1.05
 
@@ -21,23 +21,35 @@ def choose(config: Any, trial: Callable[[Any], float]) -> tuple[Any, list[str]]:
     Raises:
         GpurlError: what the trial of `sync` raised; without it there is nothing to fall back on.
     """
-    lines, found = [], {}
-    for name in CANDIDATES:
-        candidate = with_schedule(config, name)
+    lines, found = [], []
+    for name, candidate in candidates(config):
         try:
-            found[name] = trial(candidate)
+            speed = trial(candidate)
         except GpurlError as error:
-            if name == "sync":
+            if candidate.schedule == "sync":
                 raise
-            lines.append(f"  {name:<10} failed: {error}")
+            lines.append(f"  {name:<28} failed: {error}")
             continue
-        lines.append(f"  {name:<10} measured {found[name]:>14,.0f} steps/s")
-    gain = found.get("hts", 0.0) / max(found["sync"], 1e-9)
-    best = "hts" if gain >= WORTH else "sync"
-    return with_schedule(config, best), [f"schedule {best}: hts is {gain:.2f} times as fast as sync here", *lines]
+        found.append((speed, name, candidate))
+        lines.append(f"  {name:<28} measured {speed:>14,.0f} steps/s")
+    sync = found[0]
+    best = max(found, key=lambda entry: entry[0])
+    gain = best[0] / max(sync[0], 1e-9)
+    if gain < WORTH:
+        best = sync
+    said = "nothing is faster enough" if best is sync else f"{gain:.2f} times as fast as sync"
+    return best[2], [f"schedule {best[1]}: {said} in a short trial", *lines]
 
 
-def with_schedule(config: Any, name: str) -> Any:
-    """The config under another schedule; settings of hts go where it does not."""
-    settings = config.schedule_settings if name == "hts" else {}
-    return dataclasses.replace(config, schedule=name, schedule_settings=settings)
+def candidates(config: Any) -> list[tuple[str, Any]]:
+    """What there is to choose from: a name for people, and the config; `sync` first."""
+    asked = config.schedule_settings
+    found = [("sync", dataclasses.replace(config, schedule="sync", schedule_settings={}))]
+    found.append(("hts", dataclasses.replace(config, schedule="hts")))
+    half = allowed_cores() // 2
+    if half and config.env_device == "cpu" and config.env_backend == "device" and not asked["sampler_cores"]:
+        settings = {**asked, "sampler_cores": half}
+        found.append(
+            (f"hts, sampler_cores={half}", dataclasses.replace(config, schedule="hts", schedule_settings=settings))
+        )
+    return found

@@ -21,6 +21,7 @@ from typing import Any
 
 from learners.collector import make_collector
 from learners.config import option, validate
+from learners.cores import CoreSplit
 from learners.correction import CORRECTIONS, Correction
 from learners.rollout import Rollout
 from learners.sampler import Activity, InlineSampler, Sampler, ThreadSampler
@@ -36,7 +37,7 @@ class HTSConfig:
 
     correction: str = option(
         "auto",
-        "what is done about rows being older than the weights; auto is delayed for a2c and ratio for ppo",
+        "what is done about rows being older than the weights; auto is vtrace for a2c and none for ppo",
         choices=("auto", *CORRECTIONS),
     )
     overlap: bool = option(True, "collect and learn at the same time; false gives the same weights one after the other")
@@ -45,6 +46,9 @@ class HTSConfig:
         "begin the next horizon as soon as its weights are there, before the slowest environment has finished this one",
     )
     lag: int = option(1, "updates between the weights that collect and those that learn; 1 is the paper's", ge=1)
+    sampler_cores: int = option(
+        0, "cores for stepping device environments alone, the others for learning alone; 0: both share all", ge=0
+    )
 
     def __post_init__(self) -> None:
         validate(self)
@@ -86,9 +90,12 @@ class HTSSchedule:
         policy = self.transfer.policy
         self.collector = make_collector(env, policy.device, algo.seed, config, actors)
         self.collector.choose(policy)
+        self._cores = CoreSplit(own.sampler_cores) if own.sampler_cores and own.overlap else None
         self.correction = default_correction(algo) if own.correction == "auto" else own.correction
         on_cuda = str(env.device) != "cpu"
-        self.sampler = make_sampler(self.collector, own.overlap and not on_cuda)
+        self.sampler = make_sampler(self.collector, own.overlap and not on_cuda, self._cores)
+        if self._cores is not None:
+            self._cores.enter_learner()
         # The host goes on while CUDA works, in the order that it was told; other transfers publish between horizons.
         self._ahead = own.run_ahead and own.overlap and isinstance(self.transfer, Swap)
         with self.transfer.learning():
@@ -166,6 +173,8 @@ class HTSSchedule:
         self.transfer.drain()
         self.collector.close()
         self.env.close()
+        if self._cores is not None:
+            self._cores.leave()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the run depends on, horizons that nobody has learned from among it. Waits for the open ones."""
@@ -205,12 +214,17 @@ def save_episodes(rollout: Rollout) -> dict[str, Any]:
 
 
 def default_correction(algo: Any) -> str:
-    """What `correction=auto` comes to; `benchmarks/hts.py` has the measurements behind it."""
-    return "ratio" if hasattr(algo.config, "clip_coef") else "delayed"
+    """What `correction=auto` comes to; docs/schedules.md has the measurements behind it.
+
+    PPO makes many steps from the weights as they stand: its own clipping bounds what a stale row can do.
+    """
+    return "none" if hasattr(algo.config, "clip_coef") else "vtrace"
 
 
-def make_sampler(collector: Any, overlap: bool) -> Sampler:
+def make_sampler(collector: Any, overlap: bool, cores: CoreSplit | None = None) -> Sampler:
     """Who collects for a schedule; see `learners.sampler`."""
     if not overlap:
         return InlineSampler(collector)
-    return collector if hasattr(collector, "open") else ThreadSampler(collector)
+    if hasattr(collector, "open"):
+        return collector
+    return ThreadSampler(collector, None if cores is None else cores.enter_sampler)

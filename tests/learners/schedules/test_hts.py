@@ -1,6 +1,7 @@
 """The hts schedule: the same bits however the work is spread over time and threads, rows one update old, resume."""
 
 import hashlib
+import os
 from pathlib import Path
 
 import numpy as np
@@ -41,16 +42,21 @@ def on_host(env_id=SLEEPY, algo="a2c", seed=0, executors=2, actors=1, longest_ms
     return HTSSchedule(pool, *learner(pool, algo, seed), own=HTSConfig(**own), actors=actors)
 
 
-def fingerprint(loop, updates=UPDATES):
+def fingerprint_open(loop, updates=UPDATES):
     """SHA-256 of the weights, the optimisers' and the statistics after so many updates."""
+    while loop.iteration < updates + loop.lag:
+        loop.iterate()
+    digest = hashlib.sha256()
+    for part in loop.algo.state_dict().values():
+        for name, tensor in sorted(part.items()) if isinstance(part, dict) else ():
+            digest.update(name.encode() + tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def fingerprint(loop, updates=UPDATES):
+    """`fingerprint_open`, and the end of the schedule."""
     try:
-        while loop.iteration < updates + loop.lag:
-            loop.iterate()
-        digest = hashlib.sha256()
-        for part in loop.algo.state_dict().values():
-            for name, tensor in sorted(part.items()) if isinstance(part, dict) else ():
-                digest.update(name.encode() + tensor.numpy().tobytes())
-        return digest.hexdigest()
+        return fingerprint_open(loop, updates)
     finally:
         loop.close()
 
@@ -256,3 +262,27 @@ def test_episodes_are_reported_once():
         loop.close()
         found.append([(result.env_steps, *np.sort(result.episode_returns)) for result in results])
     assert found[0] == found[1] == found[2] and sum(map(len, found[0])) > 40
+
+
+def test_cores_of_their_own():
+    """The sampler's thread and the learner's have no core in common, and the learner's thread gets all back."""
+    everything = os.sched_getaffinity(0)
+    if len(everything) < 2:
+        pytest.skip("one core")
+    seen = {}
+    loop = schedule(sampler_cores=1)
+    collect = loop.collector.collect
+
+    def look(*args):
+        seen["sampler"] = os.sched_getaffinity(0)
+        return collect(*args)
+
+    loop.collector.collect = look
+    found = fingerprint_open(loop, 4)
+    seen["learner"] = os.sched_getaffinity(0)
+    loop.close()
+    assert not seen["sampler"] & seen["learner"] and seen["sampler"] | seen["learner"] == everything
+    assert os.sched_getaffinity(0) == everything
+    assert found == fingerprint(schedule(), 4)
+    with pytest.raises(ConfigError, match="sampler_cores=99"):
+        schedule(sampler_cores=99)
