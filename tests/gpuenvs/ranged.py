@@ -14,7 +14,6 @@ from gymnasium.spaces import Box
 
 import gpuenvs
 from gpuenvs import EnvSpec, Range, f32, i32, njit
-from gpuenvs import trace as T
 
 ROWS, STEPS = 7, 40
 

@@ -232,9 +232,8 @@ def test_a_snapshot_holds_ranges_values_and_sums(kind):
         np.testing.assert_array_equal(obs, obs2)
         assert all(np.array_equal(a, b) for a, b in zip(params, params2, strict=True))
         assert metrics == metrics2
-        with make(kind, gain=1.0, metric_totals=True) as fewer:
-            with pytest.raises(ConfigError, match="does not fit|do not fit"):
-                fewer.restore(saved)
+        with make(kind, gain=1.0, metric_totals=True) as fewer, pytest.raises(ConfigError, match="not fit"):
+            fewer.restore(saved)
 
 
 # --- metrics ---------------------------------------------------------------------------------------------------------

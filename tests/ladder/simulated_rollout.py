@@ -20,6 +20,7 @@ from learners.collectors.noise import ActionNoise
 from learners.networks import Policy
 from learners.rollout import Rollout
 from tests.gpuenvs.classic import CLASSIC
+from tests.gpuenvs.ranged import SPECS
 
 SEED, OFFSET, STEP = 2**63 + 11, 1000, 2**32 - 3  # the step number wraps inside the horizon
 ROWS, STEPS, LIMIT = 21, 6, 4
@@ -36,6 +37,8 @@ CASES = {
     "traced, correlated": ("InvertedPendulum-v5", (16,), "tanh", 0.6, True),
     "traced, three layers": ("InvertedPendulum-v5", (16, 16, 16), "relu", 0.0, False),
     "traced, looped inputs": ("Hopper-v5", (16, 16), "tanh", 0.0, True),
+    "drawn params": (SPECS["compiled"], (16,), "tanh", 0.0, True),
+    "traced, drawn params": (SPECS["traced"], (16,), "tanh", 0.0, True),
 }
 NOISE_SHAPE, NOISE_OFFSET = (3, 5, 6), 2**32 - 5
 
@@ -44,7 +47,14 @@ def make(name: str, device: str):
     """Environment, policy and rollout of a case; the same everywhere."""
     env_id, hidden, activation, correlation, norm = CASES[name]
     env = gpuenvs.make(
-        env_id, ROWS, device=device, seed=SEED, env_offset=OFFSET, max_episode_steps=LIMIT, dtype="float32"
+        env_id,
+        ROWS,
+        device=device,
+        seed=SEED,
+        env_offset=OFFSET,
+        max_episode_steps=LIMIT,
+        dtype="float32",
+        metric_totals=True,
     )
     spaces = (env.single_observation_space, env.single_action_space)
     policy = Policy(*spaces, hidden_sizes=hidden, activation=activation, normalize_obs=norm, seed=2)

@@ -67,7 +67,8 @@ def test_transitions_are_those_of_the_eager_loop_on_the_cpu(name, simulated):
         after = env.snapshot()
         for key in ("elapsed", "episode", "ended", "terminated", "truncated", "episode_length"):
             assert np.array_equal(after[key], simulated[f"{name}|{horizon}|env {key}"]), key
-        for key in ("state_real", "obs", "reward", "final_obs", "running_return", "episode_return"):
+        floats = ("state_real", "obs", "reward", "final_obs", "running_return", "episode_return")
+        for key in (*floats, *(key for key in ("param_real_env", "param_int_env", "metric_totals") if key in after)):
             np.testing.assert_allclose(simulated[f"{name}|{horizon}|env {key}"], after[key], rtol=1e-4, atol=1e-4)
         env.restore({key: simulated[f"{name}|{horizon}|env {key}"] for key in after})
     if noise.last is not None:
