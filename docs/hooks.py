@@ -71,19 +71,21 @@ def environments() -> str:
 
 
 def settings() -> str:
-    """What `--set` knows of each algorithm, with the value it has where no preset sets another."""
+    """What `--set` knows of each algorithm and schedule, with the value it has where no preset sets another."""
     from learners import compat
+
+    parts = [f"## {name}\n\n" + _options(compat.algorithm(name).config_class) for name in compat.ALGORITHMS]
+    parts += [f"## --schedule {name}\n\n" + _options(compat.schedule(name).config_class) for name in compat.SCHEDULES]
+    return "\n".join(parts)
+
+
+def _options(config: Any) -> str:
     from learners.config import options
 
-    parts = []
-    for name in compat.ALGORITHMS:
-        config = compat.algorithm(name).config_class
-        rows = [
-            [f"`{option.name}`", _text(option.default), option.valid(), option.help]
-            for option in options(config).values()
-        ]
-        parts.append(f"## {name}\n\n" + _rows(("setting", "default", "accepts", "meaning"), rows))
-    return "\n".join(parts)
+    rows = [
+        [f"`{option.name}`", _text(option.default), option.valid(), option.help] for option in options(config).values()
+    ]
+    return _rows(("setting", "default", "accepts", "meaning"), rows) if rows else "It has no settings of its own.\n"
 
 
 def commands() -> str:
