@@ -233,6 +233,22 @@ def test_in_lockstep_nobody_runs_ahead():
         collector.wait()
 
 
+def test_in_lockstep_one_actor_decides_for_all_at_once_and_two_for_half_each(monkeypatch):
+    for actors, sizes in ((1, {ENVS}), (2, {ENVS // 2})):
+        pool = FakePool(ENVS, delay=0.001)
+        with collecting(pool, lockstep=True, actors=actors) as collector:
+            collector.choose(policy_for(pool))
+            act, seen = collector._inference.act, []
+
+            def watched(scratch, weights, horizon, rows, times, act=act, seen=seen):
+                seen.append(len(rows))
+                act(scratch, weights, horizon, rows, times)
+
+            monkeypatch.setattr(collector._inference, "act", watched)
+            collector.collect(policy_for(pool), storage(pool))
+        assert set(seen) == sizes and len(seen) == actors * STEPS
+
+
 def test_the_newest_weights_are_asked_for_every_time():
     pool = FakePool(4)
     policy = policy_for(pool)

@@ -69,6 +69,25 @@ def test_company_order_and_what_a_thread_did_before_do_not_matter(case):
             assert torch.equal(found[0], together[0]) and torch.equal(found[1], together[1])
 
 
+def test_a_library_sees_batches_of_one_shape_with_every_env_in_its_place(monkeypatch):
+    """Where a library's rounding depends on neither, the bits would not show it."""
+    pool = FakePool(ENVS)
+    pool.obs[:, 0] = np.arange(ENVS)
+    policy = Policy(pool.single_observation_space, pool.single_action_space, hidden_sizes=(9,))
+    inference, sample, seen = make_inference(pool, policy), policy.sample, []
+
+    def watched(obs, noise):
+        seen.append((obs[:, 0].clone(), obs.shape, noise.shape))
+        return sample(obs, noise)
+
+    monkeypatch.setattr(policy, "sample", watched)
+    acted((pool, policy, inference), [[5], [5, 3, 17], range(ENVS)])
+    assert inference.group == 16
+    assert {(obs, noise) for _, obs, noise in seen} == {((16, 4), (16, 3))}
+    for (values, *_), rows in zip(seen, ([5], [3, 5], [17], range(16), range(16, ENVS)), strict=True):
+        assert [values[row % 16] for row in rows] == list(rows)
+
+
 def test_it_is_what_the_policy_does(case):
     pool, policy, _ = case
     action, log_prob = acted(case, [range(ENVS)])
