@@ -132,7 +132,8 @@ def _run_file(path: Path) -> types.ModuleType:
         source = path.read_bytes()
     except OSError as error:
         near = near_names(path.name, (p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else ())
-        raise UnknownEnvError(f"no file {path}{near}: {error.strerror or error}") from error
+        why = "" if isinstance(error, FileNotFoundError) else f": {error.strerror or error}"
+        raise UnknownEnvError(f"no file {path}{near}{why}") from error
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     module = types.ModuleType(name)
     module.__file__ = str(path)

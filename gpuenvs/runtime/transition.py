@@ -137,9 +137,9 @@ def draw_lines(layout: Layout, target: Target, shared: Callable[[str, int], str]
         if buffer == "param_int_env":
             # The product alone is rounded, and the same with or without fused multiply-add: equal on all backends.
             lines += [
-                f"span = _real({high} - {low} + _ONE)",
-                f"above = _i32(_floor(_uniform({rng}, {draw}, _real(_ZERO_I), span)))",
-                f"drawn_{field} = _i32({low} + _select(above > {high} - {low}, _i32({high} - {low}), above))",
+                f"width = _i32({high} - {low})",
+                f"above = _i32(_floor(_uniform({rng}, {draw}, _real(_ZERO_I), _real(_i32(width + _ONE)))))",
+                f"drawn_{field} = _i32({low} + _select(above > width, width, above))",
             ]
         else:
             lines.append(f"drawn_{field} = _real(_uniform({rng}, {draw}, {low}, {high}))")

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 
 import gpuenvs
 from gpuenvs import Range
+from gpuenvs.checks import offline
+from gpuenvs.contract.leaks import find_leaks
 from gpuenvs.errors import ConfigError, SpecError
 from gpuenvs.rng import Rng, split_seed, uniform
+from gpuenvs.runtime.buffers import make_layout
+from gpuenvs.runtime.cpu import _Source as Source
+from gpuenvs.runtime.cuda_source import python_kernel
+from gpuenvs.runtime.params import ParamTable
 from gpuenvs.runtime.transition import PARAM_DRAWS
 from tests.gpuenvs.ranged import RANGES, ROWS, SPECS, STEPS, Params, _spec, record, reset
 
@@ -167,6 +175,23 @@ def test_a_seed_brings_its_values_back():
         assert (env.get_params().gain != first).all()
         env.reset(seed=1)
         np.testing.assert_array_equal(env.get_params().gain, first)
+
+
+@pytest.mark.parametrize("kernel", ["step_kernel", "begin_kernel"])
+def test_what_draws_and_sums_up_is_free_of_64_bit_arithmetic(kernel, monkeypatch):
+    monkeypatch.setenv("GPURL_CACHE", "0")  # machine code from a cache has no types
+    layout = make_layout(SPEC, "next_step", tuple(sorted(RANGES)), ParamTable(SPEC, 1, {}).drawn, totals=True)
+    real, number, table = np.dtype(np.float32), numba.types.int64, numba.types.int64[::1]
+    made = Source(layout, real, real).compile(kernel)
+    made.compile((number, number, table, table) if kernel == "step_kernel" else (table, table, table))
+    assert find_leaks(made.py_func, next(iter(made.overloads.values())).type_annotation) == []
+    if offline.problem() is None:
+        cuda = importlib.import_module("numba.cuda")
+        function = python_kernel(layout, real, kernel, cuda)
+        with offline.device_stub():
+            types = offline.argument_types(SPEC, "float32", kernel)
+            typed = cuda.jit(function, device=True).compile_device(types)
+        assert find_leaks(function, typed.type_annotation) == []
 
 
 # --- changes ---------------------------------------------------------------------------------------------------------
