@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.error import DependencyNotInstalled
 
 from gpuenvs.errors import ConfigError, RunError
-from gpuenvs.host.lookup import find, raised
-from gpuenvs.host.spec import FRAME_SKIP, HostSpec
 from learners.evaluate import GYMNASIUM_ROWS, EvalResult, episode_seeds, play_all
 from learners.video import INSTALL_HINT, Film, without_display
+
+if TYPE_CHECKING:
+    from gpuenvs.host.spec import HostSpec
 
 HOST = "host"  # where an `EvalResult` is from
 ATARI_FRAMES = 60  # a second, of the console
@@ -82,6 +83,8 @@ class HostEnv:
         except DependencyNotInstalled as error:
             raise RunError(f"{self._id}: {' '.join(str(error).split())}; {INSTALL_HINT}") from error
         except Exception as error:
+            from gpuenvs.host.lookup import raised
+
             raised(self._id, method, error)
 
 
@@ -96,6 +99,9 @@ def film_host(
         HostError: its own code raised.
         RunError: what it draws with is not installed.
     """
+    from gpuenvs.host.lookup import find
+    from gpuenvs.host.spec import FRAME_SKIP
+
     with contextlib.closing(spec.make()) as plain:
         modes, rate = plain.metadata.get("render_modes") or [], plain.metadata.get("render_fps") or 30
     if "rgb_array" not in modes:
