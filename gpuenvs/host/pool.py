@@ -92,6 +92,9 @@ class HostPool:
 
     def step(self, rows: Any) -> None:
         """Ask for a step of `rows` (row numbers) with the actions that are in `action`; does not wait for it."""
+        if not self._started:
+            self._require_idle()
+            raise ConfigError("step before start")
         self._ask(STEP, rows.tolist() if isinstance(rows, np.ndarray) else rows)
 
     def ready(self) -> np.ndarray:
@@ -135,7 +138,7 @@ class HostPool:
         if self._processes.over:
             raise self._processes.error()
         if 1 in self._busy:
-            raise ConfigError("rows are being stepped; wait for them first")
+            raise ConfigError("rows are under way; wait for them first")
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 

@@ -186,9 +186,9 @@ def not_an_env():
 
 
 class Late(Walk):
-    """`Walk` with 4 actions that raises in each step, `action / 10` seconds late."""
+    """`Walk` with 10 actions that raises in each step, `action / 10` seconds late."""
 
-    action_space = spaces.Discrete(4)
+    action_space = spaces.Discrete(10)
 
     def step(self, action):
         time.sleep(action / 10)

@@ -268,11 +268,13 @@ def test_misuse(cartpole):
         assert pool.executors == 2
         with pytest.raises(ConfigError, match="before start"):
             pool.state_dict()
+        with pytest.raises(ConfigError, match="before start"):
+            pool.step([0])
         pool.start()
         pool.step([0])
         with pytest.raises(ConfigError, match="row 0 is being stepped"):
             pool.step([0])
-        with pytest.raises(ConfigError, match="being stepped"):
+        with pytest.raises(ConfigError, match="under way"):
             pool.state_dict()
         assert pool.ready().tolist() == [0]
     for call in (pool.start, pool.ready, lambda: pool.step([0]), pool.state_dict):

@@ -122,14 +122,14 @@ def test_the_interpreter_ends_without_close():
     with program("pool = make()\nstep_all(pool, 1)") as (process, session):
         assert process.wait(timeout=10) == 0
         assert process.stderr.read() == ""
-        assert wait_gone(session, 0)
+        assert wait_gone(session)
 
 
 def test_an_error_ends_the_interpreter():
     with program("pool = make(where='step')\nstep_all(pool, 2)") as (process, session):
         assert process.wait(timeout=10) == 1
         assert "HostError" in process.stderr.read()
-        assert wait_gone(session, 0)
+        assert wait_gone(session)
 
 
 def test_a_terminals_interrupt_does_not_reach_executors():
@@ -152,7 +152,7 @@ def test_a_terminals_interrupt_does_not_reach_executors():
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "unharmed\n", process.stderr.read()
-        assert wait_gone(session, 0)
+        assert wait_gone(session)
 
 
 def test_a_forked_child_leaves_the_processes_alone():

@@ -144,7 +144,6 @@ def test_a_file_finds_its_neighbours(tmp_path):
     [
         ("CartPol-v1", UnknownEnvError, "did you mean CartPole-v1"),
         ("CartPole-v17", UnknownEnvError, "CartPole-v1"),
-        ("gpuenvs/CartPole-v1", ConfigError, "vectorised"),
         ("nowhere.py:Env", UnknownEnvError, "no file nowhere.py"),
         ("no.such.module:Env", UnknownEnvError, "no module 'no'"),
         (f"{ME}Walkk", UnknownEnvError, "did you mean Walk"),
@@ -156,6 +155,13 @@ def test_what_is_not_there(env_id, kind, words):
     with pytest.raises(kind) as caught:
         host_spec(env_id)
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_id_without_single_environments(monkeypatch):
+    entry = gymnasium.envs.registration.EnvSpec("OnlyMany-v0", vector_entry_point="nowhere:make")
+    monkeypatch.setitem(gymnasium.registry, "OnlyMany-v0", entry)
+    with pytest.raises(ConfigError, match="only a vectorised one"):
+        host_spec("OnlyMany-v0")
 
 
 @pytest.mark.parametrize(
