@@ -32,6 +32,8 @@ class Corridor(gymnasium.Env):
         return self._obs(), 7.5 if done else -1.0, done, False, {}
 
     def render(self):
+        if self.render_mode is None:
+            return None
         picture = np.zeros((16, 16 * (self.length + 1), 3), np.uint8)
         picture[:, 16 * self.place : 16 * self.place + 16] = 255
         return picture
