@@ -47,8 +47,15 @@ def register(spec: EnvSpec) -> EnvSpec:
     Raises:
         DuplicateEnvError: another environment has this id.
     """
-    if spec.id in BUILTIN or _specs.get(spec.id, spec) is not spec:
-        raise DuplicateEnvError(f"environment id {spec.id!r} is registered already; give yours another name or version")
+    known = _specs.get(spec.id)
+    if spec.id in BUILTIN or known not in (None, spec):
+        from gpuenvs.contract.faults import where
+
+        whose = f"with the step of {where(known.step)}" if known is not None else "by gpurl"
+        raise DuplicateEnvError(
+            f"{spec.id}: this id is registered already, {whose}; give the one with the step of {where(spec.step)} "
+            "another name or version"
+        )
     _specs[spec.id] = spec
     return spec
 

@@ -26,6 +26,14 @@ from gpuenvs.ranges import Range
 
 REAL = "real"
 INT = "int"
+_ARGUMENTS = {"reset": ("rng", "params"), "step": ("state", "action", "params"), "observe": ("state", "params")}
+_REQUIRED = {
+    "reset": "reset, a function (rng, params) -> State",
+    "step": "step, a function (state, action, params) -> (State, reward, terminated)",
+    "observe": "observe, a function (state, params) -> a tuple of numbers",
+    "observation_space": "Box(low, high, (n,), np.float32) for the n numbers of observe",
+    "action_space": "Discrete(n) or Box(low, high, (k,), np.float32)",
+}
 _LARGEST_DRAWN = 2**24  # whole numbers are drawn through float32
 _KINDS = {float: REAL, int: INT, "float": REAL, "int": INT}
 
@@ -80,11 +88,11 @@ class EnvSpec:
     id: str
     state: type
     params: Any
-    reset: Callable[..., Any]
-    step: Callable[..., Any]
-    observe: Callable[..., Any]
-    observation_space: gymnasium.spaces.Box
-    action_space: gymnasium.spaces.Box | gymnasium.spaces.Discrete
+    reset: Callable[..., Any] = field(default=None)  # type: ignore[assignment]
+    step: Callable[..., Any] = field(default=None)  # type: ignore[assignment]
+    observe: Callable[..., Any] = field(default=None)  # type: ignore[assignment]
+    observation_space: gymnasium.spaces.Box = field(default=None)  # type: ignore[assignment]
+    action_space: gymnasium.spaces.Box | gymnasium.spaces.Discrete = field(default=None)  # type: ignore[assignment]
     max_episode_steps: int | None = None
     metrics: tuple[str, ...] = ()
     reference: Reference | None = None
@@ -98,11 +106,12 @@ class EnvSpec:
     doc: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
+        self._check_all_given()
         self._check_tuple_class("state", self.state)
         self._check_tuple_class("params", type(self.params))
         self._separate_ranges()
-        for name, arity in (("reset", 2), ("step", 3), ("observe", 2)):
-            self._check_function(name, arity)
+        for name, arguments in _ARGUMENTS.items():
+            self._check_function(name, len(arguments))
         if self.curriculum is not None and not (
             callable(self.curriculum) and len(inspect.signature(self.curriculum).parameters) in (1, 2)
         ):
@@ -121,6 +130,15 @@ class EnvSpec:
         if self.max_episode_steps is not None and self.max_episode_steps < 1:
             raise SpecError(f"{self.id}: max_episode_steps must be at least 1 or None, got {self.max_episode_steps}")
 
+    def _check_all_given(self) -> None:
+        """None stands for what was forgotten: Python's own message would not name the environment."""
+        forgotten = [name for name in _REQUIRED if getattr(self, name) is None]
+        if forgotten:
+            from gpuenvs.contract.faults import where_called
+
+            words = "; ".join(f"{name}={_REQUIRED[name]}" for name in forgotten)
+            raise SpecError(f"{self.id}: EnvSpec ({where_called()}) has no {', '.join(forgotten)}; give it {words}")
+
     def _check_tuple_class(self, what: str, cls: type) -> None:
         if not (isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")):
             raise SpecError(f"{self.id}: {what} must be a typing.NamedTuple class, got {cls!r}")
@@ -135,7 +153,12 @@ class EnvSpec:
             raise SpecError(f"{self.id}: {name} must be a function, got {function!r}")
         found = len(inspect.signature(plain).parameters)
         if found != arity:
-            raise SpecError(f"{self.id}: {name} must take {arity} arguments, it takes {found}")
+            from gpuenvs.contract.faults import where
+
+            given = ", ".join(_ARGUMENTS[name])
+            raise SpecError(
+                f"{self.id}: {name} must take {arity} arguments, it takes {found}: ({given}); see {where(function)}"
+            )
 
     def _separate_ranges(self) -> None:
         """Numbers stay in `params`, ranges go to `ranges`."""

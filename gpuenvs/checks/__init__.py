@@ -56,7 +56,8 @@ def check(env: str | EnvSpec, *, seed: int = 0, on_check: Callable[[str], None] 
         except GpurlError as error:
             text = str(error).removeprefix(f"{spec.id}: ")
             again = Finding(name, SKIP, "stopped by the error above")
-            findings.append(again if text in said else Finding(name, FAIL, text, "mend this first"))
+            label = "indexing" if isinstance(error, IndexError) else name
+            findings.append(again if text in said else Finding(label, FAIL, text, "mend this first"))
             said.add(text)
     return Report(spec.id, tuple(findings))
 

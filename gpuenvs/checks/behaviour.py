@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from gpuenvs.checks.plain import Birth, PlainRow, first_nonfinite
 from gpuenvs.checks.report import FAIL, NOTE, OK, Finding
 from gpuenvs.checks.subject import REAL, Rollout, Subject, shown
+from gpuenvs.contract.faults import short
 from gpuenvs.runtime.threads import allowed_cores
 from gpuenvs.spec import INT, field_kinds
 
@@ -46,7 +48,10 @@ def extremes(subject: Subject) -> Iterator[Finding]:
         if rollout.bad_states:
             problems += 1
             yield Finding(
-                name, FAIL, _bad_state(rollout, what), "guard the division, root or sum that grows, or limit the state"
+                name,
+                FAIL,
+                _bad_state(subject, rollout, what),
+                "guard the division, root or sum that grows, or limit the state",
             )
         if rollout.bad_rewards:
             problems += 1
@@ -55,21 +60,35 @@ def extremes(subject: Subject) -> Iterator[Finding]:
     beyond = subject.beyond
     if not problems and beyond is not None and (beyond.bad_states or beyond.bad_rewards):
         problems += 1
-        found = f"actions far outside of their space give {_bad_state(beyond, 'such')}"
+        found = f"actions far outside of their space give {_bad_state(subject, beyond, 'such')}"
         yield Finding(name, NOTE, found, "clip(action[k], low, high) in step: policies may ask for anything")
     if not problems:
         outside = ", nor outside of their space" if beyond is not None else ""
         yield Finding(name, OK, f"no NaN or infinity in {seen.steps:,} steps at the ends of the action space{outside}")
 
 
-def _bad_state(rollout: Rollout, what: str) -> str:
+def _bad_state(subject: Subject, rollout: Rollout, what: str) -> str:
+    """How many, the first one's step, and the line of the function that made it."""
     if rollout.worst is None:
         return f"{rollout.bad_rewards} rewards that are NaN or infinite"
     state, _, action = rollout.worst
-    return (
-        f"NaN or infinity in {rollout.bad_states} states under {what} actions; first after {shown(state)}"
-        f" with action {shown(action)}"
-    )
+    text = f"NaN or infinity in {rollout.bad_states} states under {what} actions"
+    text = f"{text}; first after {shown(state)} with action {shown(action)}"
+    birth = _birth(subject, rollout.worst)
+    if birth is None:
+        return text
+    return f"{text}, in {birth.function} ({short(birth.filename)}, line {birth.line}): `{birth.source}`"
+
+
+def _birth(subject: Subject, step: tuple[Any, Any, Any]) -> Birth | None:
+    if subject.spec.traced:
+        return None
+    row, (state, params, action) = PlainRow(subject.spec, REAL), step
+    given = row.numbers(type(state), state), action, row.numbers(type(params), params)
+    try:
+        return first_nonfinite(lambda: row.step(*given))
+    except Exception:  # the check of plain Python reports it
+        return None
 
 
 def resets(subject: Subject) -> Iterator[Finding]:

@@ -64,9 +64,6 @@ def sizes(spec: EnvSpec) -> Iterator[Finding]:
 
 
 def _size_problems(spec: EnvSpec) -> Iterator[tuple[str, str]]:
-    if spec.observation_space.dtype != np.float32:
-        kind = spec.observation_space.dtype
-        yield f"observation_space is {kind}, observations are float32", "make it a Box with dtype=np.float32"
     if spec.discrete:
         return
     space: Any = spec.action_space

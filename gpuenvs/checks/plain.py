@@ -8,11 +8,15 @@ kernels', an index out of range raises, and a traceback names the line.
 from __future__ import annotations
 
 import dataclasses
+import linecache
+import sys
 import types
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpuenvs.contract.messages import is_machinery
 from gpuenvs.spec import INT, EnvSpec, field_kinds
 
 _LEFT = ("numpy", "numba", "llvmlite")  # packages whose Python functions are no part of an environment
@@ -108,3 +112,52 @@ class PlainRow:
             moved = self.numbers(self.spec.state, moved)
             extra = metrics[0] if metrics else ()
             return moved, self._real(reward), bool(terminated), extra, self.spec.observe(moved, params)
+
+
+# --- where a NaN begins --------------------------------------------------------------------------------------------------
+
+
+class Birth(NamedTuple):
+    """The line that made the first NaN or infinity."""
+
+    function: str
+    filename: str
+    line: int
+    source: str
+
+
+def first_nonfinite(call: Callable[[], Any]) -> Birth | None:
+    """The first line of a plain function, or of one that it calls, after which a variable or a result is NaN or infinite.
+
+    Lines that only hand on what a function they call has made come later, so they are not named.
+    """
+    found: list[Birth] = []
+    running: dict[Any, int] = {}
+
+    def look(frame: Any, event: str, result: Any) -> Any:
+        line, running[frame] = running.get(frame), frame.f_lineno
+        values = (result,) if event == "return" else frame.f_locals.values()
+        if not found and event != "exception" and line is not None and any(map(_nonfinite, values)):
+            code = frame.f_code
+            found.append(Birth(code.co_name, code.co_filename, line, linecache.getline(code.co_filename, line).strip()))
+        return look
+
+    def enter(frame: Any, event: str, result: Any) -> Any:
+        if event != "call" or is_machinery(frame.f_code.co_filename) or frame.f_code.co_filename == __file__:
+            return None
+        given = frame.f_locals.values()  # what came in as NaN was made elsewhere
+        return None if any(map(_nonfinite, given)) else look
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return found[0] if found else None
+
+
+def _nonfinite(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return any(map(_nonfinite, value))
+    return isinstance(value, float | np.floating) and not np.isfinite(value)

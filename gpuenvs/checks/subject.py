@@ -78,10 +78,13 @@ class Subject:
     Args:
         spec: the environment; its functions hold the contract (`gpuenvs.contract`).
         seed: of everything random.
+
+    Attributes:
+        raises: a function raised in plain Python.
     """
 
     def __init__(self, spec: EnvSpec, seed: int) -> None:
-        self.spec, self.seed = spec, seed
+        self.spec, self.seed, self.raises = spec, seed, False
 
     def make(self, rows: int, **options: Any) -> Any:
         """A batch on the CPU."""

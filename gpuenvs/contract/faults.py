@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from gpuenvs.spec import EnvSpec
+if TYPE_CHECKING:
+    from gpuenvs.spec import EnvSpec
 
 FUNCTIONS = ("reset", "step", "observe")
 
@@ -72,3 +75,20 @@ def head(function: object) -> tuple[str, str, int]:
     """(name, file, first line) of a function."""
     code = plain(function).__code__  # type: ignore[attr-defined]
     return code.co_name, code.co_filename, code.co_firstlineno
+
+
+def where(function: object) -> str:
+    """`my_env.py, line 12` of a function, or what it is if it has no code."""
+    code = getattr(plain(getattr(function, "__func__", function)), "__code__", None)
+    return f"{short(code.co_filename)}, line {code.co_firstlineno}" if code else repr(function)
+
+
+def where_called() -> str:
+    """`my_env.py, line 12` of the innermost caller that is neither in gpuenvs' machinery nor generated."""
+    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    frame = sys._getframe(1)
+    while frame.f_back is not None and (
+        frame.f_code.co_filename == "<string>" or os.path.dirname(frame.f_code.co_filename).startswith(own)
+    ):
+        frame = frame.f_back
+    return f"{short(frame.f_code.co_filename)}, line {frame.f_lineno}"

@@ -6,11 +6,15 @@ import os
 
 from gpuenvs.contract.faults import FUNCTIONS, Fault, expected, head
 from gpuenvs.contract.messages import is_machinery
-from gpuenvs.errors import SpecError
+from gpuenvs.errors import GpurlError, SpecError
 from gpuenvs.spec import EnvSpec
 
 _ENGINE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mjlite", "")
 _TASKS = os.path.join(_ENGINE, "tasks", "")
+
+
+class OutOfRangeError(SpecError, IndexError):
+    """A function used an index outside of its tuple while it ran."""
 
 
 def _is_users(filename: str) -> bool:
@@ -37,11 +41,12 @@ def traced_error(spec: EnvSpec, error: Exception, lines: list[str]) -> SpecError
     text = " ".join(str(error).split()) or "no message"
     if text.startswith(f"{spec.id}:"):
         text = text.removeprefix(f"{spec.id}:").strip()
-    what = text if isinstance(error, SpecError) else f"{type(error).__name__}: {text}"
+    what = text if isinstance(error, GpurlError) else f"{type(error).__name__}: {text}"
     role = _called(error, lines)
     place = users_place(error)
     if place is not None:
-        return SpecError(Fault(*place, what, role=role or place[0]).line_of(spec.id))
+        own = getattr(getattr(spec, role), "__name__", role) if role else place[0]
+        return SpecError(Fault(*place, what).within(role or own, own).line_of(spec.id))
     if role is None:
         return SpecError(f"{spec.id}: {what}")
     return SpecError(Fault(*_head(spec, role), f"{what}; expected {expected(spec, role)}").line_of(spec.id))
@@ -63,7 +68,7 @@ def _called(error: BaseException, lines: list[str]) -> str | None:
     return None
 
 
-def index_error(spec: EnvSpec) -> SpecError:
+def index_error(spec: EnvSpec) -> OutOfRangeError:
     """The one line for a compiled kernel that stopped at an index outside of its tuple.
 
     Kernels do not say where: named is each line that indexes with a variable.
@@ -73,6 +78,6 @@ def index_error(spec: EnvSpec) -> SpecError:
     places = {(fault.filename, fault.line): fault for name in FUNCTIONS for fault in variable_indexes(spec, name)}
     what = "an index lies outside of its tuple; limit it with min and max"
     if not places:
-        return SpecError(f"{spec.id}: {what}")
+        return OutOfRangeError(f"{spec.id}: {what}")
     where = " or ".join(fault.place for fault in places.values())
-    return SpecError(f"{spec.id}: {where}: {what}. The batch stands in the middle of a step: reset it")
+    return OutOfRangeError(f"{spec.id}: {where}: {what}. The batch stands in the middle of a step: reset it")
