@@ -216,4 +216,4 @@ def _is_users(filename: str) -> bool:
     """True for a file that is neither Python's, nor installed, nor gpurl's."""
     own = str(Path(__file__).resolve().parent) + os.sep
     paths = (sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib"))
-    return not filename.startswith(("<frozen", own, *paths))
+    return not filename.startswith(("<", own, *paths))  # "<string>": what dataclasses generate

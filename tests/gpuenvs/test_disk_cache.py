@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import types
 
 import numba
 import pytest
@@ -13,6 +14,7 @@ from gpuenvs.runtime.generated import define
 
 PROGRAM = """
 import sys
+import types
 sys.path.insert(0, {path!r})
 import numba
 from gpuenvs.runtime.disk_cache import cached
@@ -106,6 +108,7 @@ def test_what_cannot_be_hashed_is_not_kept(tmp_path, monkeypatch):
 # `inner` is too long to be inlined, so that `outer` calls it by its symbol.
 TWINS = """
 import sys
+import types
 import numba
 from gpuenvs.runtime.disk_cache import cached
 from gpuenvs.runtime.generated import define
@@ -138,3 +141,22 @@ def test_nothing_is_kept_when_the_sources_changed_after_the_start(tmp_path, monk
     monkeypatch.setattr(disk_cache, "_STARTED", 0.0)
     assert cached(numba.njit(make("def f(x):\n    return x + 2\n")))(3) == 5
     assert list(tmp_path.glob("*.kernel")) == []
+
+
+def test_of_a_users_module_what_a_function_uses_counts():
+    """Not the text of its file, which may be another by now than what was imported."""
+
+    def using(text="def f(x):\n    return m.scale(x) * m.GAIN + m.inner.SHIFT\n", inner=1.0, **names):
+        module, below = types.ModuleType("own"), types.ModuleType("own.inner")
+        module.__file__ = below.__file__ = "/home/someone/own.py"
+        module.__dict__.update({"GAIN": 2.0, "scale": lambda x: 3.0 * x, "unused": 1.0, "inner": below, **names})
+        below.__dict__.update(SHIFT=inner, above=module)
+        return make(text, m=module)
+
+    base = fingerprint(using())
+    assert fingerprint(using()) == base
+    assert fingerprint(using(unused=5.0)) == base
+    changed = [using(GAIN=2.5), using(inner=4.0), using(scale=lambda x: 4.0 * x)]
+    assert len({base, *map(fingerprint, changed)}) == 4
+    with pytest.raises(Exception, match="object"):
+        fingerprint(using(GAIN=object()))
