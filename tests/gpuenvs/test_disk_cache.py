@@ -14,7 +14,6 @@ from gpuenvs.runtime.generated import define
 
 PROGRAM = """
 import sys
-import types
 sys.path.insert(0, {path!r})
 import numba
 from gpuenvs.runtime.disk_cache import cached
@@ -108,7 +107,6 @@ def test_what_cannot_be_hashed_is_not_kept(tmp_path, monkeypatch):
 # `inner` is too long to be inlined, so that `outer` calls it by its symbol.
 TWINS = """
 import sys
-import types
 import numba
 from gpuenvs.runtime.disk_cache import cached
 from gpuenvs.runtime.generated import define
