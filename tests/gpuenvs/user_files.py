@@ -116,7 +116,7 @@ def write(folder: Path, gain: float = 2.0, factor: float = 1.0, env: str = ENV) 
     (folder / "constants.py").write_text(f"GAIN = {gain!r}\n")
     plain = f"def push(x):\n    return x * {factor!r}\n"
     compiled = f"from gpuenvs import f32, njit\n\n\n@njit\ndef push(x):\n    return x * f32({factor!r})\n"
-    (folder / "helper.py").write_text(compiled if env is ENV else plain)
+    (folder / "helper.py").write_text(plain if "traced=True" in env else compiled)
     file = folder / "drift.py"
     file.write_text(env)
     return file
