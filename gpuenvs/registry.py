@@ -48,7 +48,7 @@ def register(spec: EnvSpec) -> EnvSpec:
         DuplicateEnvError: another environment has this id.
     """
     known = _specs.get(spec.id)
-    if spec.id in BUILTIN or known not in (None, spec):
+    if spec.id in BUILTIN or (known is not None and known is not spec):
         from gpuenvs.contract.faults import where
 
         whose = f"with the step of {where(known.step)}" if known is not None else "by gpurl"
