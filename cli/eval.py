@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from cli.options import JSON, RUN, SEED, Count, checkpoint_option, device_option
+from cli.options import JSON, RUN, SEED, Count, changed_env_option, checkpoint_option, device_option
 
 
 @click.command("eval")
@@ -26,6 +26,7 @@ from cli.options import JSON, RUN, SEED, Count, checkpoint_option, device_option
 @checkpoint_option
 @device_option("cpu")
 @JSON
+@changed_env_option
 def command(
     run: Path,
     episodes: int,
@@ -36,6 +37,7 @@ def command(
     checkpoint: str,
     device: str,
     as_json: bool,
+    allow_changed_env: bool,
 ) -> None:
     """Evaluate RUN's policy over complete episodes in an environment of its own, with its own seeds.
 
@@ -45,7 +47,7 @@ def command(
     from gpuenvs.errors import RunError
     from learners.session import evaluate_run, open_policy, save_evaluation
 
-    directory, config, policy, step = open_policy(run, checkpoint, device)
+    directory, config, policy, step = open_policy(run, checkpoint, device, allow_changed_env)
     result = evaluate_run(config, policy, episodes, on, seed, not sample, same_starts)
     if as_json:
         click.echo(json.dumps({"run": str(directory.path), "step": step, **result.to_dict()}, indent=2))

@@ -69,3 +69,12 @@ def eval_episodes_option(function: Callable[..., Any]) -> Callable[..., Any]:
         show_default=True,
         help="Episodes of the closing evaluation; 0 leaves it out.",
     )(function)
+
+
+def changed_env_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--allow-changed-env of eval, play and resume."""
+    return click.option(
+        "--allow-changed-env",
+        is_flag=True,
+        help="Go on although the environment's code is not what the run was made with.",
+    )(function)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cli.options import RUN, SEED, Count, checkpoint_option, device_option
+from cli.options import RUN, SEED, Count, changed_env_option, checkpoint_option, device_option
 
 
 @click.command("play")
@@ -23,6 +23,7 @@ from cli.options import RUN, SEED, Count, checkpoint_option, device_option
 @click.option("--sample", is_flag=True, help="Draw actions from the policy instead of taking the most likely one.")
 @checkpoint_option
 @device_option("cpu")
+@changed_env_option
 def command(
     run: Path,
     out: Path | None,
@@ -32,6 +33,7 @@ def command(
     sample: bool,
     checkpoint: str,
     device: str,
+    allow_changed_env: bool,
 ) -> None:
     """Render RUN's policy to a video with Gymnasium's or MuJoCo's own renderer, or with that of the host environment it was
     trained in. Needs no display and no GPU.
@@ -45,7 +47,7 @@ def command(
 
     if out is not None:
         check_output(out)
-    directory, config, policy, step = open_policy(run, checkpoint, device)
+    directory, config, policy, step = open_policy(run, checkpoint, device, allow_changed_env)
     target = out or directory.videos / f"step-{step:012d}-s{seed}.mp4"
     recording = record(
         policy,

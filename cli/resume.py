@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cli.options import QUIET, RUN, Count, eval_episodes_option
+from cli.options import QUIET, RUN, Count, changed_env_option, eval_episodes_option
 
 
 @click.command("resume")
@@ -17,11 +17,19 @@ from cli.options import QUIET, RUN, Count, eval_episodes_option
 @click.option("-d", "--device", metavar="auto|cpu|cuda[:N]", help="Another device.  [default: as before]")
 @eval_episodes_option
 @QUIET
-def command(run: Path, total_steps: int | None, device: str | None, eval_episodes: int, quiet: bool) -> int:
+@changed_env_option
+def command(
+    run: Path,
+    total_steps: int | None,
+    device: str | None,
+    eval_episodes: int,
+    quiet: bool,
+    allow_changed_env: bool,
+) -> int:
     """Go on with RUN from its latest checkpoint, exactly as if it had never stopped."""
     from cli.training import finish, run_session
     from learners.session import resume
 
-    with resume(run, total_steps, device) as session:
+    with resume(run, total_steps, device, allow_changed_env) as session:
         outcome = run_session(session, quiet)
         return finish(session, outcome, eval_episodes)

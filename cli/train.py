@@ -140,7 +140,7 @@ def _print_settings(env: str, backend: str, algo: str, schedule: str) -> None:
     from learners.presets import preset
 
     spec, _ = envs.configured(env, backend, ())
-    values = preset(spec.id, algo)
+    values = preset(spec.id, algo, getattr(spec, "image", False))
     own = "hts" if schedule == "auto" else schedule
     rows = [
         [name, _text(values.get(name, option.default)), option.valid(), option.help]

@@ -178,7 +178,7 @@ def resolve(
     own_items = [item for item in items if _name(item) in options(own_cls)]
     own_settings = to_dict(make_config(own_cls, parse_overrides(own_cls, own_items)))
     values = {
-        **preset(spec.id, algo),
+        **preset(spec.id, algo, getattr(spec, "image", False)),
         **parse_overrides(cls, [item for item in items if item not in env_items and item not in own_items]),
     }
     values |= {k: v for k, v in (("total_steps", total_steps), ("num_envs", num_envs)) if v is not None}
@@ -297,7 +297,9 @@ def build(config: RunConfig, group: Group | None = None) -> Any:
         if config.transfer != "alias" or device != "cpu":
             more = {"slots": own.slots, "apart": True} if schedule.apart else {}
             transfer = make_transfer(config.transfer, CudaRuntime(), env, algo, settings, **more)
-        return schedule(env, algo, settings, transfer, own, config.actors)
+        made = schedule(env, algo, settings, transfer, own, config.actors)
+        envs.follow_curriculum(made.collector, config)
+        return made
     except BaseException:
         env.close()
         raise

@@ -49,6 +49,7 @@ class Collector:
     Attributes:
         choice: how rollouts are collected, and why; None before `choose` or `collect`.
         agreement: what the comparison found; None if there was none.
+        before: called with the number of a horizon's first step before the horizon begins, if somebody sets it.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Collector:
         self._wanted = collector
         self._check = self.device.type == "cuda" if check is None else check
         self._noise = ActionNoise(seed, env.env_offset, noise_correlation, self.device)
+        self.before: Callable[[int], None] | None = None
         self._started = False
         self._loop: StepLoop | None = None
         self._run: _Run | None = None
@@ -99,12 +101,15 @@ class Collector:
         if not self._started:
             self.start()
         with on_torch_stream(self._env_device()):
+            if self.before is not None:
+                self.before(self.step)
             rollout.version.fill_(version)
             rollout.has_value = False
             if self._run is None:
                 self._begin(policy, rollout)
             else:
                 self._run(policy, rollout, self.step)
+            rollout.totals = self.env.take_totals() if hasattr(self.env, "take_totals") else None
         self.step += rollout.num_steps
         return rollout
 

@@ -8,8 +8,9 @@
 | `none` | the current weights | nothing, as if they were on-policy | the current values |
 
 `delayed` is HTS-RL's one-step delayed gradient (Liu et al. 2020, arXiv 2012.09849), applied to the current weights:
-theta_{j+1} = theta_j + eta grad J(theta_{j-1}, D_{j-1}). An algorithm that makes several steps on a horizon makes all of them as if from theta_{j-1}: theta_j is moved by what they
-come to, so the gradient of every step is that of the weights that collected, moved on by the steps before it.
+theta_{j+1} = theta_j + eta grad J(theta_{j-1}, D_{j-1}). An algorithm that makes several steps on a horizon makes all of them
+as if from theta_{j-1}: theta_j is moved by what they come to, so the gradient of every step is that of the weights that
+collected, moved on by the steps before it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 import gpuenvs
 from gpuenvs.errors import ConfigError, near_names
 from gpuenvs.runtime.threads import allowed_cores
-from learners import env_options
+from learners import curriculum, env_options
 from learners.distributed import Group
 
 BACKENDS = ("device", "host")
@@ -69,13 +69,26 @@ def make(config: Any, group: Group | None = None) -> Any:
 
         return HostPool(spec_of(config), num_envs, executors=config.executors, seed=config.seed)
     rows = group.share(num_envs) if group else num_envs
+    spec, offset = gpuenvs.get(config.env_id), group.rank * rows if group else 0
+    params = curriculum.initial(spec, config.env_params, offset, rows)
     return gpuenvs.make(
-        config.env_id,
+        spec,
         rows,
         device=config.env_device,
         seed=config.seed,
         dtype=config.dtype,
         threads=min(config.threads, allowed_cores()),
-        env_offset=group.rank * rows if group else 0,
-        **config.env_params,
+        env_offset=offset,
+        metric_totals=bool(spec.metrics),
+        **params,
     )
+
+
+def follow_curriculum(collector: Any, config: Any) -> None:
+    """Have the environment's curriculum, if it has one, set its params before each horizon."""
+    if config.env_backend == "host":
+        return
+    found = curriculum.of(spec_of(config), config.env_params)
+    if found is not None:
+        num_envs = config.settings["num_envs"]
+        collector.before = lambda step: found.apply(collector.env, step * num_envs)

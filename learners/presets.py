@@ -90,7 +90,7 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "learning_rate": 2e-3,
         "gamma": 0.95,
         "gae_lambda": 0.9,
-        "log_std_init": 0.7,
+        "log_std_init": 1.0,
     },
     # MuJoCo's tasks. Episodes of a thousand steps make a batch of many environments a sample of all moments of an episode.
     ("InvertedPendulum-v5", "ppo"): {

@@ -53,6 +53,9 @@ class Rollout:
     All of them are views of `chunk`, one array of bytes, so that a horizon goes to another device in one copy. What a
     learner does not read is at the end: `learner_bytes` leaves it out of that copy.
 
+    `totals` are the sums of the environments' own metrics over the horizon (see `BatchEnv.take_totals`), None where there are
+    none.
+
     Args:
         num_steps, num_envs: T and n.
         observation_space, action_space: of one environment.
@@ -92,6 +95,7 @@ class Rollout:
             turned = field.name in _FEATURE_MAJOR and not is_image(observation_space)
             setattr(self, field.name, part.transpose(1, 2) if turned else part)
         self.has_value = False
+        self.totals: Any = None
 
     @staticmethod
     def size(num_steps: int, num_envs: int, observation_space: Any, action_space: Any) -> int:

@@ -37,7 +37,11 @@ class Sampler(Protocol):
         ...
 
     def spans(self) -> list[Span]:
-        """When horizons were collected, since the last call."""
+        """When something was collected, since the last call."""
+        ...
+
+    def complete(self) -> int:
+        """How many horizons are complete that nobody has waited for."""
         ...
 
     def close(self) -> None:
@@ -73,6 +77,9 @@ class InlineSampler:
     def spans(self) -> list[Span]:
         spans, self._spans = self._spans, []
         return spans
+
+    def complete(self) -> int:
+        return len(self._complete)
 
     def close(self) -> None:
         pass
@@ -120,6 +127,9 @@ class ThreadSampler:
 
     def spans(self) -> list[Span]:
         return [self._spans.popleft() for _ in range(len(self._spans))]
+
+    def complete(self) -> int:
+        return self._complete.qsize()
 
     def close(self) -> None:
         if self._thread.is_alive():

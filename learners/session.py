@@ -5,18 +5,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gpuenvs.errors import RunError
-from learners import checkpoint, runs, system
+from gpuenvs.runtime.threads import allowed_cores
+from learners import checkpoint, runs, source, system
 from learners.build import RunConfig, build, check_kind, kind_of, load_policy, own_device
 from learners.distributed import Group, joined
 from learners.env_options import reference_keywords
 from learners.envs import spec_of
 from learners.evaluate import EvalResult, evaluate
+from learners.host_episodes import evaluate_host
 from learners.parallel import ParallelTrainer, own_state
 from learners.runs import RunDirectory
 from learners.train import LoopSettings, Trainer
@@ -66,7 +71,9 @@ def begin(config: RunConfig, path: Path) -> Iterator[Session]:
 
 
 @contextlib.contextmanager
-def resume(path: Path | str, total_steps: int | None = None, device: str | None = None) -> Iterator[Session]:
+def resume(
+    path: Path | str, total_steps: int | None = None, device: str | None = None, allow_changed_env: bool = False
+) -> Iterator[Session]:
     """The run at `path`, continued from its latest checkpoint (from its beginning if it was killed before one).
 
     `total_steps` sets another end, `device` another device than the run was made on. Of several processes only the
@@ -74,7 +81,8 @@ def resume(path: Path | str, total_steps: int | None = None, device: str | None 
 
     Raises:
         RunError: no run there, in use, nothing left to do.
-        CheckpointError: the latest checkpoint is damaged, of another run or of another number of processes.
+        CheckpointError: the latest checkpoint is damaged, of another run or of another number of processes; or the
+            environment computes something else than when the run was made, unless `allow_changed_env`.
         ProcessError: another process failed.
     """
     with joined() as group:
@@ -84,6 +92,7 @@ def resume(path: Path | str, total_steps: int | None = None, device: str | None 
             if group is not None:
                 document, state = group.tell((document, state))
             config = RunConfig.from_dict(document)
+            _check_source(document, config, allow_changed_env, training=True)
             if total_steps is not None:
                 config = config.with_total_steps(total_steps)
             if device is not None or group is not None:
@@ -153,19 +162,32 @@ def loop_settings(config: RunConfig) -> LoopSettings:
 
 
 def open_policy(
-    path: Path | str, which: str = "latest", device: str = "cpu"
+    path: Path | str, which: str = "latest", device: str = "cpu", allow_changed_env: bool = False
 ) -> tuple[RunDirectory, RunConfig, Any, int]:
     """(run, config, policy, step) of a run directory, or of a checkpoint file inside one.
 
     Raises:
-        RunError, CheckpointError, DeviceError: there is no run, no such checkpoint, or no such device.
+        RunError, CheckpointError, DeviceError: there is no run, no such checkpoint, or no such device; or the environment
+            computes something else than when the run was made, unless `allow_changed_env`.
     """
     run = runs.open_run(path)
-    config = RunConfig.from_dict(run.read_config())
+    document = run.read_config()
+    config = RunConfig.from_dict(document)
+    _check_source(document, config, allow_changed_env, training=False)
     path = Path(path)
     file = path if path.is_file() and path.suffix == checkpoint.SUFFIX else run.find_checkpoint(which)
     step = checkpoint.read_info(file).step
+    torch.set_num_threads(min(config.torch_threads, allowed_cores()))
     return run, config, load_policy(config, checkpoint.load(file), device), step
+
+
+def _check_source(document: Mapping[str, Any], config: RunConfig, allow: bool, training: bool) -> None:
+    """Warn about a changed environment if that is allowed, else raise `CheckpointError`."""
+    if config.env_backend == "host":
+        return
+    changed = source.check(document.get("source"), spec_of(config), allow, training)
+    if changed:
+        warnings.warn(f"the environment has changed since the run was made: {', '.join(changed)}", stacklevel=3)
 
 
 def evaluate_run(
@@ -179,8 +201,11 @@ def evaluate_run(
 ) -> EvalResult:
     """Evaluate a run's policy in the environment it was trained for; see `evaluate`.
 
-    `on` None is Gymnasium's own environment where that is the same one, else gpuenvs.
+    `on` None is Gymnasium's own environment where that is the same one, else gpuenvs. A run on host environments is evaluated
+    in those.
     """
+    if config.env_backend == "host":
+        return evaluate_host(policy, spec_of(config), episodes, on, seed, deterministic, same_starts)
     if on is None:
         on = "gymnasium" if comparable(config) else "gpuenvs"
     options: Mapping[str, Any] = {"params": config.env_params}
@@ -191,6 +216,8 @@ def evaluate_run(
 
 def comparable(config: RunConfig) -> bool:
     """True when Gymnasium has this environment and can be given the same parameters."""
+    if config.env_backend == "host":
+        return False
     import gpuenvs
 
     return reference_keywords(gpuenvs.get(config.env_id), config.env_params) is not None
@@ -212,6 +239,7 @@ def _document(config: RunConfig, group: Group | None) -> dict[str, Any]:
         limit = config.env_params.get("max_episode_steps", limit)
     return {
         **dataclasses.asdict(config),
+        **({"source": source.fingerprint(spec)} if config.env_backend == "device" else {}),
         "env_params_resolved": params,
         "max_episode_steps": limit,
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -79,6 +79,14 @@ class Transfer(Protocol):
         """The host waits for everything that is under way: then weights may be loaded and memory freed."""
         ...
 
+    def pending(self) -> list[dict[str, Tensor]]:
+        """Copies of the horizons that were sent and not received, oldest first."""
+        ...
+
+    def restore(self, horizons: list[dict[str, Tensor]]) -> None:
+        """Begin anew with these sent; after `drain`, before `reset`."""
+        ...
+
     def metrics(self) -> dict[str, float]:
         """Bytes per env step, and of copies GB/s and the share of their time that the learner did not wait for."""
         ...
@@ -120,6 +128,12 @@ class Alias:
         return contextlib.nullcontext(self._rollout)
 
     def drain(self) -> None:
+        pass
+
+    def pending(self) -> list[dict[str, Tensor]]:
+        return []
+
+    def restore(self, horizons: list[dict[str, Tensor]]) -> None:
         pass
 
     def metrics(self) -> dict[str, float]:

@@ -23,7 +23,13 @@ FORBIDDEN = {
     "benchmarks": set(),
 }
 # Import name -> distribution, where they differ.
-DISTRIBUTIONS = {"pygame": "pygame-ce", "imageio_ffmpeg": "imageio-ffmpeg", "stable_baselines3": "stable-baselines3"}
+DISTRIBUTIONS = {
+    "ale_py": "ale-py",
+    "cv2": "opencv-python-headless",
+    "imageio_ffmpeg": "imageio-ffmpeg",
+    "pygame": "pygame-ce",
+    "stable_baselines3": "stable-baselines3",
+}
 # Modules that a worker finds beside itself (benchmarks/workers/__main__.py).
 WORKER_MODULES = {"actions", "cuda_floor", "machine_floor", "timing"}
 

@@ -102,6 +102,11 @@ class Actors:
             self._open.clear()
             self._oldest = self._opened
 
+    def complete(self) -> int:
+        """How many open horizons are complete."""
+        with self._lock:
+            return sum(not horizon.missing for horizon in self._open.values())
+
     @property
     def idle_seconds(self) -> float:
         """How long threads have waited for environments, summed over them."""

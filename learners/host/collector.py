@@ -156,6 +156,10 @@ class HostCollector:
         """When environments had an open horizon to fill, since the last call: `time.perf_counter` at begin and end."""
         return [] if self._actors is None else self._actors.spans()
 
+    def complete(self) -> int:
+        """How many open horizons are complete that nobody has waited for."""
+        return 0 if self._actors is None else self._actors.complete()
+
     def state_dict(self) -> dict[str, Any]:
         """Everything the next horizon depends on besides the policy. Settles first; complete horizons stay open."""
         if self._actors is not None:

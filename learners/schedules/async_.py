@@ -20,7 +20,7 @@ from learners.config import option, validate
 from learners.correction import Correction
 from learners.rollout import Rollout
 from learners.sampler import Activity
-from learners.schedules.common import IterationResult, episodes, require_rows
+from learners.schedules.common import IterationResult, env_metrics, episodes, require_rows
 from learners.schedules.hts import make_sampler
 from learners.snapshots import Published
 
@@ -99,17 +99,17 @@ class AsyncSchedule:
         age = self.algo.version - rollout.version
         versions, counts = torch.unique(age, return_counts=True)
         returns, lengths = episodes(rollout)
+        own = env_metrics(self.env, rollout)
         metrics = self.algo.update(rollout, Correction(self.own.correction))
         self._published.publish(self.algo.version)
         self._free.append(rollout)
         self._activity.learned(began)
-        spans = self.sampler.spans()
-        self._top_up(max(AHEAD, 2 * len(spans)))
+        self._top_up(AHEAD + 2 * self.sampler.complete())
         self.iteration += 1
         self.env_steps += rollout.rows
         lags = {int(lag): int(count) for lag, count in zip(versions, counts)}
-        more = self._activity.metrics(spans)
-        return IterationResult(rollout.rows, {**metrics, **more}, returns, lengths, lags)
+        more = self._activity.metrics(self.sampler.spans())
+        return IterationResult(rollout.rows, {**metrics, **more, **own}, returns, lengths, lags)
 
     def _next(self) -> Rollout:
         if self._complete:

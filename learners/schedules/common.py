@@ -37,3 +37,12 @@ def require_rows(env: Any, algo: Any) -> None:
     """Raises ConfigError unless the environment has the rows that the algorithm learns from."""
     if env.num_envs != algo.num_envs:
         raise ConfigError(f"num_envs={algo.num_envs}: the environment has {env.num_envs} rows")
+
+
+def env_metrics(env: Any, rollout: Rollout) -> dict[str, float]:
+    """The environments' own metrics, means over the steps of a horizon, as columns of the training's metrics."""
+    totals = rollout.totals
+    if totals is None:
+        return {}
+    means = env.metric_means(totals if isinstance(totals, np.ndarray) else totals.get())
+    return {f"metric/{name}": value for name, value in means.items()}

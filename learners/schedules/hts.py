@@ -25,7 +25,7 @@ from learners.cores import CoreSplit
 from learners.correction import CORRECTIONS, Correction
 from learners.rollout import Rollout
 from learners.sampler import Activity, InlineSampler, Sampler, ThreadSampler
-from learners.schedules.common import IterationResult, episodes, require_rows
+from learners.schedules.common import IterationResult, env_metrics, episodes, require_rows
 from learners.snapshots import History, load_fields, save_fields
 from learners.swap import Swap
 from learners.transfer import Transfer, make_transfer
@@ -127,11 +127,12 @@ class HTSSchedule:
         self.iteration += 1
         with self.transfer.statistics() as rollout:
             returns, lengths = episodes(rollout)
+            own = env_metrics(self.env, rollout)
         rows = rollout.rows
         self.env_steps += rows
         more = self._activity.metrics(self.sampler.spans()) if self._activity else {}
         lags = {self.lag: rows} if metrics else {}
-        return IterationResult(rows, {**metrics, **self.transfer.metrics(), **more}, returns, lengths, lags)
+        return IterationResult(rows, {**metrics, **self.transfer.metrics(), **more, **own}, returns, lengths, lags)
 
     def _open(self) -> None:
         """The next horizon is collected from now on, under the weights published last."""

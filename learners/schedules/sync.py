@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from learners.collector import make_collector
-from learners.schedules.common import IterationResult, episodes, require_rows
+from learners.schedules.common import IterationResult, env_metrics, episodes, require_rows
 from learners.transfer import Transfer, make_transfer
 
 
@@ -63,9 +63,10 @@ class SyncSchedule:
         transfer.publish()
         with transfer.statistics() as rollout:
             returns, lengths = episodes(rollout)
+            own = env_metrics(self.env, self.rollout)
         rows = self.rollout.rows
         self.env_steps += rows
-        return IterationResult(rows, {**metrics, **transfer.metrics()}, returns, lengths, {0: rows})
+        return IterationResult(rows, {**metrics, **transfer.metrics(), **own}, returns, lengths, {0: rows})
 
     def close(self) -> None:
         """Wait for what is under way and stop the environments' threads."""

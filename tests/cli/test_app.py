@@ -42,7 +42,7 @@ def test_help_imports_nothing_slow():
 def test_unknown_command_suggests(gpurl):
     result = gpurl("trian", "CartPole-v1")
     assert result.code == 2 and result.err == "error: no command 'trian' (did you mean train?)\n"
-    assert "there are: envs, train" in gpurl("xyzzy").err
+    assert "there are: envs, check, train" in gpurl("xyzzy").err
 
 
 @pytest.mark.parametrize(

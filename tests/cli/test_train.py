@@ -60,7 +60,7 @@ def test_list_settings(gpurl):
         (["CartPol-v1"], 2, "unknown environment 'CartPol-v1' (did you mean CartPole-v1"),
         (["cartpole"], 2, "did you mean CartPole-v1"),
         (["CartPole-v1", "--algo", "pp"], 2, "unknown algorithm 'pp' (did you mean ppo?)"),
-        (["CartPole-v1", "--schedule", "synk"], 2, "unknown schedule 'synk' (did you mean sync?)"),
+        (["CartPole-v1", "--schedule", "synk"], 2, "unknown schedule 'synk' (did you mean sync, async?)"),
         (["CartPole-v1", "--set", "gama=0.9"], 2, "did you mean gamma?"),
         (["CartPole-v1", "--set", "gamma"], 2, "write it as name=value"),
         (["CartPole-v1", "--set", "gamma=2"], 2, "gamma must be a number >= 0 and <= 1"),

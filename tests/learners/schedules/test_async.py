@@ -53,12 +53,13 @@ def test_a_bound_that_the_collector_reaches_is_kept():
     assert lags[-1] == {2}
 
 
-def test_without_a_bound_lag_grows_while_the_learner_is_slower():
-    loop = schedule(max_lag=0)
+@pytest.mark.parametrize("make", [schedule, on_hosts])
+def test_without_a_bound_lag_grows_while_the_learner_is_slower(make):
+    loop = make(max_lag=0)
     update = loop.algo.update
 
     def slow(*args):
-        threading.Event().wait(0.05)
+        threading.Event().wait(0.2)
         return update(*args)
 
     loop.algo.update = slow
