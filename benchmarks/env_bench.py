@@ -36,7 +36,7 @@ def run(
     """Measure; returns rows for `json_lines` and `tables`.
 
     Args:
-        env_ids: environments to measure.
+        env_ids: environments to measure: ids, or references such as `path/to/my_env.py:SPEC`.
         peers: also EnvPool and Gymnasium's vector environments.
         peers_python_path: interpreter that has the peers; default GPURL_PEERS_PYTHON, else this one.
         seconds: length of one timed window.
@@ -49,34 +49,44 @@ def run(
         gpurl also `jit_seconds` and `floor`; for a peer `gpurl_ratio`; `missing` + `install`, or `error`.
 
     Raises:
-        UnknownEnvError: an id that is not registered.
+        UnknownEnvError: an id that is not registered, or a file that is not there.
         ConfigError: no interpreter at the given path.
     """
     import gpuenvs
+    from gpuenvs import loading
 
-    specs = [gpuenvs.get(env_id) for env_id in env_ids]
+    specs = {loading.canonical(env_id): gpuenvs.get(env_id) for env_id in env_ids}
     python = peers_python(peers_python_path)
     cores = machine.allowed_cores()
     rows: list[dict[str, Any]] = [{"benchmark": "machine", **machine.describe()}]
-    for spec in specs:
+    for env_id, spec in specs.items():
+        own_kind = loading.is_reference(env_id)  # nobody else has it
         if spec.traced:
             rows += mujoco_bench.measure_task(
-                spec, peers=peers, python=python, cores=cores, seconds=seconds, repeats=repeats, progress=progress
+                spec,
+                env_id,
+                peers=peers and not own_kind,
+                python=python,
+                cores=cores,
+                seconds=seconds,
+                repeats=repeats,
+                progress=progress,
             )
             continue
         request = {
-            "env_id": spec.id,
+            "env_id": env_id,
             "action": action_request(spec),
             "seconds": seconds,
             "threads": sorted({1, cores}),
         }
-        others = [peer for peer in ENV_PEERS if peers and (peer.env_ids is None or spec.id in peer.env_ids)]
+        known = () if own_kind or not peers else ENV_PEERS
+        others = [peer for peer in known if peer.env_ids is None or spec.id in peer.env_ids]
         contenders = [OWN_ENV, *others]
         results = side_by_side(contenders, request, python, repeats, progress)
         own = results[OWN_ENV.name]
         if "rate" in own:
             progress(f"{spec.id}: predicting the floor")
-            own["floor"] = _floor(spec, own, seconds)
+            own["floor"] = _floor(spec, env_id, own, seconds)
         rows += [_row(spec.id, contender, results[contender.name], own) for contender in contenders]
     return rows
 
@@ -100,7 +110,7 @@ def action_request(spec: Any) -> dict[str, Any]:
     return {"k": spec.action_dim, "low": float(space.low.min()), "high": float(space.high.max())}
 
 
-def _floor(spec: Any, own: dict[str, Any], seconds: float) -> dict[str, Any]:
+def _floor(spec: Any, env_id: str, own: dict[str, Any], seconds: float) -> dict[str, Any]:
     """Predicted least seconds per env-step and the measured rate as a fraction of it; `{"error": ...}` if it failed."""
     import numpy as np
 
@@ -109,7 +119,7 @@ def _floor(spec: Any, own: dict[str, Any], seconds: float) -> dict[str, Any]:
     moved = bytes_per_step(make_layout(spec, SAME_STEP), np.dtype(np.float32))
     # The thread count that the run was best with, not how many it was allowed.
     request = {
-        "env_id": spec.id,
+        "env_id": env_id,
         "action": action_request(spec),
         "seconds": seconds,
         "threads": own["config"]["threads"],

@@ -64,15 +64,16 @@ def run(
         DeviceError: the device cannot be used.
     """
     import gpuenvs
+    from gpuenvs import loading
     from gpuenvs.runtime.options import resolve_device
 
-    specs = [gpuenvs.get(env_id) for env_id in env_ids]
+    specs = {loading.canonical(env_id): gpuenvs.get(env_id) for env_id in env_ids}
     device = resolve_device(device)
     rows: list[dict[str, Any]] = [{"benchmark": "machine", "device": device, **machine.describe()}]
-    for spec in specs:
+    for env_id, spec in specs.items():
         size = num_envs or _ROWS[device.partition(":")[0]][int(spec.traced)]
         request = {
-            "env_id": spec.id,
+            "env_id": env_id,
             "action": action_request(spec),
             "device": device,
             "num_envs": size,

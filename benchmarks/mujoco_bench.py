@@ -42,14 +42,16 @@ def _threads(count: int) -> str:
 
 
 def measure_task(
-    spec: Any, *, peers: bool, python: str, cores: int, seconds: float, repeats: int, progress: Progress
+    spec: Any, env_id: str, *, peers: bool, python: str, cores: int, seconds: float, repeats: int, progress: Progress
 ) -> list[dict[str, Any]]:
-    """Rows of one task: `benchmark` "mujoco", `env`, `contender`, `steps_per_second`, and for gpurl `jit_seconds` and
-    `warm_seconds` (from `make` to the end of the first step, without and with the kernels on disk), `ratio` to the C engine.
+    """Rows of one task, which `gpuenvs.get(env_id)` finds.
+
+    `benchmark` "mujoco", `env`, `contender`, `steps_per_second`, and for gpurl `jit_seconds` and `warm_seconds` (from
+    `make` to the end of the first step, without and with the kernels on disk), `ratio` to the C engine.
     """
     space = spec.action_space
     action = {"k": spec.action_dim, "low": float(space.low.min()), "high": float(space.high.max())}
-    request = {"env_id": spec.id, "action": action, "seconds": seconds}
+    request = {"env_id": env_id, "action": action, "seconds": seconds}
     chosen = contenders(cores, peers, spec.obs_dim)
     results = side_by_side(chosen, request, python, repeats, progress)
     rows = []

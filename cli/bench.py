@@ -35,7 +35,10 @@ def command() -> None:
 @click.argument("envs", nargs=-1, metavar="[ENV]...")
 @_shared
 def env(envs: tuple[str, ...], as_json: bool, peers_python: str | None, **options: Any) -> None:
-    """Environment steps per second under random actions, resets included; all environments by default."""
+    """Environment steps per second under random actions, resets included; all environments by default.
+
+    ENV is an id, or an environment of your own: path/to/my_env.py:NAME or package.module:NAME.
+    """
     from benchmarks import env_bench
 
     chosen = {"env_ids": envs} if envs else {}

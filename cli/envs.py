@@ -9,13 +9,17 @@ import click
 
 
 @click.command("envs")
+@click.argument("envs", nargs=-1, metavar="[ENV]...")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def command(as_json: bool) -> None:
-    """List the environments with their sizes, time limits and thresholds."""
+def command(envs: tuple[str, ...], as_json: bool) -> None:
+    """List the environments with their sizes, time limits and thresholds; all built-in ones by default.
+
+    ENV may also be an environment of your own: path/to/my_env.py:NAME or package.module:NAME.
+    """
     from gpuenvs.errors import ModelError
 
     rows, missing = [], {}
-    for env_id in _ids():
+    for env_id in envs or _ids():
         try:
             rows.append(_describe(env_id))
         except ModelError as error:  # without the mujoco package the others are still there
@@ -45,14 +49,15 @@ def _describe(env_id: str) -> dict[str, Any]:
     actions = f"{spec.action_space.n} discrete" if spec.discrete else f"{spec.action_dim} continuous"  # type: ignore[union-attr]
     about = (spec.doc.strip().splitlines() or [""])[0]
     return {
-        "id": env_id,
+        "id": spec.id,
         "obs_dim": spec.obs_dim,
         "actions": actions,
         "max_episode_steps": spec.max_episode_steps,
         "reward_threshold": spec.reward_threshold,
         "params": spec.params._asdict(),
+        "ranges": {name: str(value) for name, value in spec.ranges.items()},
         "metrics": list(spec.metrics),
-        "about": about.removeprefix(f"{env_id}:").strip(),
+        "about": about.removeprefix(f"{spec.id}:").strip(),
     }
 
 

@@ -6,6 +6,7 @@ from rich.console import Console
 from benchmarks import env_bench
 from benchmarks.cases import ENV_IDS, ENV_PEERS
 from gpuenvs.errors import UnknownEnvError
+from tests.gpuenvs.user_files import write
 
 
 def _fake(monkeypatch, results):
@@ -54,6 +55,15 @@ def test_only_the_environments_a_peer_has(monkeypatch):
     _fake(monkeypatch, {"gpurl": OWN, **answers})
     rows = env_bench.run(["Pendulum-v1"], peers=True)
     assert [row["contender"] for row in rows[1:]] == ["gpurl", "EnvPool", "Gymnasium SyncVectorEnv"]
+
+
+def test_an_environment_in_a_file_is_measured_alone_and_told_apart_by_its_id(monkeypatch, tmp_path):
+    file = write(tmp_path)
+    requests = _fake(monkeypatch, {"gpurl": OWN})
+    monkeypatch.chdir(tmp_path)
+    rows = env_bench.run(["drift.py:SPEC"], peers=True)
+    assert [row["env"] for row in rows[1:]] == ["Drift-v0"]
+    assert requests[0]["env_id"] == f"{file}:SPEC"  # the worker may have another working folder
 
 
 def test_a_missing_peer_is_a_row_that_says_how_to_install_it(monkeypatch):

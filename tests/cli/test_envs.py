@@ -1,4 +1,5 @@
 import gpuenvs
+from tests.gpuenvs.user_files import write
 
 
 def test_the_table_names_every_environment(gpurl):
@@ -14,3 +15,13 @@ def test_json(gpurl):
     cartpole = rows["CartPole-v1"]
     assert cartpole["obs_dim"] == 4 and cartpole["actions"] == "2 discrete" and cartpole["max_episode_steps"] == 500
     assert cartpole["params"]["gravity"] == 9.8
+
+
+def test_environments_that_are_named_are_shown_alone_a_users_own_among_them(gpurl, tmp_path):
+    file = write(tmp_path)
+    rows = gpurl("envs", f"{file}:SPEC", "CartPole-v1", "--json").json
+    assert [row["id"] for row in rows] == ["Drift-v0", "CartPole-v1"]
+    assert rows[0]["about"] == "Drift: x moves by GAIN * push."
+    refused = gpurl("envs", f"{file}:SPECK")
+    assert refused.code == 2
+    assert "did you mean SPEC" in refused.err
