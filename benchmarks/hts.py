@@ -93,12 +93,16 @@ def measure_all(
     ]
 
 
-def train_all(cases: Sequence[LearningCase], folder: Path, say: Progress) -> None:
-    """Every run that `folder` does not have yet, seeds in turns. Raises `ConfigError` for one that fails."""
+def train_all(cases: Sequence[LearningCase], folder: Path, minutes: float, say: Progress) -> None:
+    """Every run that `folder` does not have yet, seeds in turns; of second seeds none is begun once `minutes` are over.
+
+    Raises `ConfigError` for a run that fails.
+    """
     warm: set[tuple[str, str]] = set()
+    end = time.perf_counter() + 60 * minutes
     for seed in range(max(case.seeds for case in cases)):
         for case in cases:
-            if seed >= case.seeds:
+            if seed >= case.seeds or (seed and time.perf_counter() > end):
                 continue
             run = folder / case.place / case.label / f"s{seed}"
             if (run / "done").exists():
@@ -147,6 +151,8 @@ def _comparisons(cases: Sequence[LearningCase], folder: Path) -> list[tuple[Lear
         for case in members:
             for seed in range(case.seeds):
                 path = Path(case.place) / case.label / f"s{seed}"
+                if not (folder / path / "done").exists():
+                    continue
                 curve = read_curve(folder / path)
                 # Labels of our own: the runs differ in nothing else.
                 curves.append(dataclasses.replace(curve, env_id=name, name=case.label, settings={}, path=path))
@@ -192,10 +198,11 @@ def speed(seconds: float, repeats: int, minutes: float, series: tuple[str, ...],
 
 @main.command()
 @click.option("--runs", type=click.Path(path_type=Path), help="Keep runs here, and go on with those that are there.")
+@click.option("--minutes", type=float, default=19.0, show_default=True, help="No more seeds after that.")
 @click.option("--series", multiple=True, help="Only these: time, corrections.  [default: both]")
 @click.option("--out", type=click.Path(path_type=Path), default=LEARNING, help="Results file.")
 @click.option("--picture", type=click.Path(path_type=Path), default=LEARNING_PICTURE, help="Learning curves.")
-def learning(runs: Path | None, series: tuple[str, ...], out: Path, picture: Path) -> None:
+def learning(runs: Path | None, minutes: float, series: tuple[str, ...], out: Path, picture: Path) -> None:
     """Train under every schedule and with every correction."""
     cases = [case for case in LEARNING_CASES if not series or case.series in series]
     if not cases:
@@ -203,7 +210,7 @@ def learning(runs: Path | None, series: tuple[str, ...], out: Path, picture: Pat
     with tempfile.TemporaryDirectory(prefix="gpurl-hts-") as scratch:
         folder = runs or Path(scratch)
         try:
-            train_all(cases, folder, _say)
+            train_all(cases, folder, minutes, _say)
             save(out, {"comparisons": compare_all(cases, folder)})
             if any(case.series == "time" for case in cases):
                 draw_learning(cases, folder, picture)

@@ -131,7 +131,7 @@ _SLOW = LearningCase(
 )
 _CORRECTED = (
     LearningCase("corrections", "CartPole-v1", "a2c", 475.0, 5, "sync"),
-    LearningCase("corrections", "Acrobot-v1", "ppo", -100.0, 5, "sync", ("--total-steps", "300k")),
+    LearningCase("corrections", "Acrobot-v1", "ppo", -100.0, 5, "sync", ("--total-steps", "200k")),
 )
 LEARNING_CASES = (
     *_time_cases(),

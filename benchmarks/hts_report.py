@@ -164,16 +164,20 @@ def _learning_table(found: dict[str, Any]) -> str:
         keep = (0, 1, 3, 5)
         header, names = [header[k] for k in keep], (names[1], names[3])
     lines = [
-        [row["setting"], str(len(row["runs"])), *(_estimate(row[name], "steps_to" in name) for name in names)]
+        [row["setting"], str(len(row["runs"])), *(_estimate(row[name], name) for name in names)]
         for row in found["rows"]
     ]
     text = f"{found['env']}, {found['algo'].upper()}{slow}: interquartile mean over seeds [95% interval]\n\n"
     return text + markdown(header, lines, right=range(1, len(header)))
 
 
-def _estimate(value: dict[str, Any], steps: bool) -> str:
+def _estimate(value: dict[str, Any], name: str) -> str:
+    """Interquartile mean and interval of the measure `name`; how many runs are in it when some are not."""
+
     def number(x: float | None) -> str:
-        return "never" if x is None else quantity(x) if steps else f"{x:.1f}"
+        if x is None:
+            return "-" if name.startswith("return") else "never"
+        return quantity(x) if name.startswith("steps") else f"{x:.1f}"
 
     came = sum(v is not None for v in value["values"])
     text = number(value["iqm"])

@@ -217,7 +217,7 @@ def fake_training(monkeypatch):
 
 def test_trainings_take_turns_after_a_warm_up_and_are_not_repeated(fake_training, tmp_path):
     cases = [replace(case, seeds=2) for case in LEARNING_CASES if case.place == "time-Acrobot-v1-ppo"]
-    hts.train_all(cases, tmp_path, lambda line: None)
+    hts.train_all(cases, tmp_path, 9.0, lambda line: None)
     real = [call for call in fake_training if "20k" not in call]
     assert len(fake_training) - len(real) == 3  # one for each schedule
     assert [(c[c.index("--schedule") + 1], c[c.index("--seed") + 1]) for c in real] == [
@@ -225,22 +225,27 @@ def test_trainings_take_turns_after_a_warm_up_and_are_not_repeated(fake_training
     ]
     count = len(fake_training)
     (tmp_path / "time-Acrobot-v1-ppo" / "hts" / "s1" / "done").unlink()  # as if it had been stopped
-    hts.train_all(cases, tmp_path, lambda line: None)
+    hts.train_all(cases, tmp_path, 9.0, lambda line: None)
     assert len(fake_training) == count + 2
     (found,) = hts.compare_all(cases, tmp_path)
     assert (found["env"], found["to_return"], found["series"], found["host"]) == ("Acrobot-v1", -100, "time", False)
     rows = {row["setting"]: row for row in found["rows"]}
     assert rows["sync"]["seconds_to_return"]["iqm"] == 3.0 and rows["hts"]["seconds_to_return"]["iqm"] == 1.0
     text = hts_report.document(None, {"machine": MACHINE, "command": "C", "comparisons": [found]})
-    assert "| hts | 2 | 1 [1, 1] |" in text or "| hts | 2 | 1.0 [1.0, 1.0] |" in text
+    assert "| hts | 2 | 1.0 [1.0, 1.0] |" in text
+    hts.train_all([replace(case, seeds=3) for case in cases], tmp_path, 0.0, lambda line: None)
+    assert len(fake_training) == count + 2  # out of time
     hts.draw_learning(cases, tmp_path, tmp_path / "l.png")
     assert (tmp_path / "l.png").exists()
 
 
 def test_a_return_that_was_never_reached_is_said_so():
     value = {"iqm": None, "low": 3.0, "high": None, "values": [3.0, None]}
-    assert hts_report._estimate(value, steps=False) == "never, 1 of 2"
-    assert hts_report._estimate({"iqm": 1e5, "low": 9e4, "high": None, "values": [1.0]}, True) == "100 k [90 k, never]"
+    assert hts_report._estimate(value, "seconds_to_return") == "never, 1 of 2"
+    some = {"iqm": 1e5, "low": 9e4, "high": None, "values": [1.0]}
+    assert hts_report._estimate(some, "steps_to_return") == "100 k [90 k, never]"
+    short = {"iqm": None, "low": None, "high": None, "values": [None]}
+    assert hts_report._estimate(short, "return_at_seconds") == "-, 0 of 1"
 
 
 def test_every_learning_case_is_one_that_train_takes():
