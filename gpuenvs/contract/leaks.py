@@ -98,7 +98,7 @@ def _dispatchers(callee: Any) -> list[Any]:
         return [callee.dispatcher]
     if isinstance(callee, types.Function) and callee.typing_key in _typed_functions():
         caches = [getattr(template, "_impl_cache", {}) for template in callee.templates]
-        return [entry[0] for cache in caches for entry in cache.values() if entry is not None]
+        return [entry[0] for cache in caches for entry in cache.values() if entry is not None and entry[0] is not None]
     return []
 
 

@@ -16,6 +16,7 @@ from gpuenvs.contract.faults import Fault, head, plain
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _PLACES = re.compile(r"""\bat (?P<at>[^\n]+?) \((?P<at_line>\d+)\)|File "(?P<file>[^"\n]+)", line (?P<line>\d+)""")
 _NOT_THEIRS = (os.sep + "numba" + os.sep, os.sep + "numba_cuda" + os.sep)
+_RETURNS = "Can't unify return type from the following types: "
 _OPERATORS = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "lt": "<", "le": "<=",
     "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and_": "&", "or_": "|", "xor": "^", "iadd": "+=", "isub": "-=",
@@ -27,18 +28,21 @@ def explain(error: BaseException, function: Any) -> Fault:
     """The fault that numba's `error` is about, found while `function` was compiled."""
     text = _ANSI.sub("", str(error))
     name, filename, line = head(function)
-    place = _users_place(text) or (filename, line)
+    places = _users_places(text)
+    # The innermost place is named first; of return statements that differ, in no order, the last one in the file is taken.
+    place = (max(places[:2]) if _RETURNS in text else places[0]) if places else (filename, line)
     inner = _function_at(function, *place) or name
     return Fault(inner, place[0], place[1], _cause(text, type(error).__name__), error)
 
 
-def _users_place(text: str) -> tuple[str, int] | None:
-    """The innermost place in code that is neither numba's nor gpuenvs' own nor generated."""
+def _users_places(text: str) -> list[tuple[str, int]]:
+    """The places named in code that is neither numba's nor gpuenvs' own nor generated, the innermost first."""
+    found = []
     for match in _PLACES.finditer(text):
         filename = match["at"] or os.path.abspath(match["file"])
         if not filename.startswith("<gpuenvs") and not is_machinery(filename):
-            return filename, int(match["at_line"] or match["line"])
-    return None
+            found.append((filename, int(match["at_line"] or match["line"])))
+    return found
 
 
 def is_machinery(filename: str) -> bool:
@@ -106,7 +110,7 @@ _CAUSES: list[tuple[str, Callable[[re.Match[str]], str]]] = [
     (r"Untyped global name '(\w+)'", lambda m: f"{m[1]} cannot be compiled; decorate functions with gpuenvs.scalar.njit"),
     (r"No implementation of function Function\(<[\w\- ]*?(?P<name>\w+)(?: at 0x\w+)?>\) found for signature:\s*"
      r">>> [\w.]+\((?P<given>[^\n]*)\)\s*\n", _no_implementation),
-    (r"Can't unify return type from the following types: ([^\n]+)", _unified),
+    (rf"{_RETURNS}([^\n]+)", _unified),
     (r"Cannot unify ([^\n]+?) and ([^\n]+?) for '([\w.$]+)'", _variable),
     (r"missing a required argument: '(\w+)'", lambda m: f"a call lacks its argument {m[1]!r}"),
     (r"too many positional arguments", lambda m: "a call has too many arguments"),

@@ -235,7 +235,9 @@ def _constant(value: Any) -> bool:
 
 
 def _judge_function(name: str, function: types.FunctionType) -> str | None:
-    """A plain Python function: fine if numba has an implementation of it."""
+    """A plain Python function: fine if numba has an implementation of it; of numpy's numba itself says what it lacks."""
+    if function.__module__.startswith(("numpy", "numba")):
+        return None
     context: Any = cpu_target.typing_context
     context.refresh()
     try:

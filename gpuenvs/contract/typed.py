@@ -20,6 +20,7 @@ from gpuenvs.spec import INT, EnvSpec, field_kinds
 
 types: Any = numba_types  # its classes gain their attributes at run time
 
+_MAKING = ("call", "binop", "inplace_binop", "unary")
 _WORDS = "write constants as f32(0.5) or lit(0.1, x), or make them Params"
 
 
@@ -75,7 +76,7 @@ def _arrays(function: Any, annotation: Any) -> list[Fault]:
             continue
         for block in typed.blocks.values():
             for statement in block.body:
-                made = getattr(getattr(statement, "value", None), "op", None) == "call"
+                made = getattr(getattr(statement, "value", None), "op", None) in _MAKING
                 kind = typed.typemap.get(statement.target.name) if made else None
                 if isinstance(kind, types.Array | types.List | types.ListType | types.DictType):
                     what = "an array" if isinstance(kind, types.Array) else "a container"
@@ -192,8 +193,10 @@ def _float64_fault(spec: EnvSpec, name: str, what: str, annotation: Any) -> Faul
     function = getattr(spec, name)
     words = f"returns a float64 as {what}"
     rest = f"kernels compute in float32: {_WORDS}; expected {expected(spec, name)} of float32"
-    for leak in find_leaks(function.py_func, annotation):
-        if "float64" in leak.what and not is_machinery(leak.filename):
-            made = f", made by `{leak.source}`" if leak.source else ""
-            return Fault(leak.function.rsplit(".", 1)[-1], leak.filename, leak.line, f"{words}{made}; {rest}")
+    found = [leak for leak in find_leaks(function.py_func, annotation) if "float64" in leak.what]
+    found = [leak for leak in found if not is_machinery(leak.filename)]
+    if found:  # a constant is where it begins; other lines may only hand it on
+        leak = min(found, key=lambda leak: "constant" not in leak.what)
+        made = f", made by `{leak.source}`" if leak.source else ""
+        return Fault(leak.function.rsplit(".", 1)[-1], leak.filename, leak.line, f"{words}{made}; {rest}")
     return _at_return(function, annotation, f"{words}; {rest}")
