@@ -64,7 +64,7 @@ def _raised(error: Exception) -> Finding:
     """An exception of the user's code in plain Python."""
     place = ""
     for frame in traceback.extract_tb(error.__traceback__):
-        if not is_machinery(frame.filename) and "gpuenvs/checks" not in frame.filename.replace("\\", "/"):
+        if not is_machinery(frame.filename):
             place = f"{frame.name} ({short(frame.filename)}, line {frame.lineno}) "
     text = " ".join(str(error).split()) or "no message"
     if isinstance(error, IndexError):

@@ -143,7 +143,7 @@ def first_nonfinite(call: Callable[[], Any]) -> Birth | None:
         return look
 
     def enter(frame: Any, event: str, result: Any) -> Any:
-        if event != "call" or is_machinery(frame.f_code.co_filename) or frame.f_code.co_filename == __file__:
+        if event != "call" or is_machinery(frame.f_code.co_filename):
             return None
         given = frame.f_locals.values()  # what came in as NaN was made elsewhere
         return None if any(map(_nonfinite, given)) else look

@@ -11,11 +11,19 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numba
+
 from gpuenvs.contract.faults import Fault, head, plain
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _PLACES = re.compile(r"""\bat (?P<at>[^\n]+?) \((?P<at_line>\d+)\)|File "(?P<file>[^"\n]+)", line (?P<line>\d+)""")
-_NOT_THEIRS = (os.sep + "numba" + os.sep, os.sep + "numba_cuda" + os.sep)
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PACKAGES = os.path.dirname(os.path.dirname(os.path.abspath(numba.__file__)))
+_MACHINERY = (
+    *(os.path.join(_PACKAGES, name, "") for name in ("numba", "numba_cuda")),
+    *(os.path.join(_OWN, name, "") for name in ("runtime", "contract", "checks", "trace")),
+    *(os.path.join(_OWN, name) for name in ("scalar.py", "rng.py")),
+)
 _RETURNS = "Can't unify return type from the following types: "
 _OPERATORS = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "lt": "<", "le": "<=",
@@ -47,9 +55,7 @@ def _users_places(text: str) -> list[tuple[str, int]]:
 
 def is_machinery(filename: str) -> bool:
     """True of files of numba and of gpuenvs' own helpers, which are no user's."""
-    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    helpers = [os.path.join(own, name) for name in ("scalar.py", "rng.py", "runtime", "contract", "trace")]
-    return any(part in filename for part in _NOT_THEIRS) or filename.startswith(tuple(helpers))
+    return os.path.abspath(filename).startswith(_MACHINERY)
 
 
 def _function_at(function: Any, filename: str, line: int) -> str | None:
