@@ -23,6 +23,14 @@ from cli.options import JSON, RUN, SEED, Count, changed_env_option, checkpoint_o
 @click.option(
     "--same-starts", is_flag=True, help="On gpuenvs: begin where Gymnasium's episodes of this seed begin, to compare."
 )
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="env.NAME=VALUE",
+    help="Another value of a parameter, or a range to draw it from; may be repeated.  [default: the training's, and the "
+    "environment's own where the training draws]",
+)
 @checkpoint_option
 @device_option("cpu")
 @JSON
@@ -34,6 +42,7 @@ def command(
     seed: int,
     sample: bool,
     same_starts: bool,
+    overrides: tuple[str, ...],
     checkpoint: str,
     device: str,
     as_json: bool,
@@ -48,7 +57,7 @@ def command(
     from learners.session import evaluate_run, open_policy, save_evaluation
 
     directory, config, policy, step = open_policy(run, checkpoint, device, allow_changed_env)
-    result = evaluate_run(config, policy, episodes, on, seed, not sample, same_starts)
+    result = evaluate_run(config, policy, episodes, on, seed, not sample, same_starts, overrides)
     if as_json:
         click.echo(json.dumps({"run": str(directory.path), "step": step, **result.to_dict()}, indent=2))
     else:

@@ -41,23 +41,24 @@ def command(
     \b
     gpurl play runs/CartPole-v1/ppo-sync-s0-… --out cartpole.gif
     """
-    from learners.envs import spec_of
+    from learners.envs import evaluation_env
     from learners.session import open_policy
     from learners.video import check_output, record
 
     if out is not None:
         check_output(out)
     directory, config, policy, step = open_policy(run, checkpoint, device, allow_changed_env)
+    spec, params = evaluation_env(config)
     target = out or directory.videos / f"step-{step:012d}-s{seed}.mp4"
     recording = record(
         policy,
-        spec_of(config) if config.env_backend == "host" else config.env_id,
+        spec,
         target,
         episodes=episodes,
         max_steps=max_steps,
         seed=seed,
         deterministic=not sample,
-        params=config.env_params,
+        params=params,
         device=device,
         dtype=config.dtype,
     )

@@ -153,7 +153,8 @@ def _print_settings(env: str, backend: str, algo: str, schedule: str) -> None:
         print_table(("setting", "value", "accepts", "meaning"), rows)
         return
     for name, value in spec.params._asdict().items():
-        rows.append([f"env.{name}", _text(value), "a number", f"parameter of {spec.id}"])
+        shown = str(spec.ranges.get(name, _text(value)))
+        rows.append([f"env.{name}", shown, "a number, or a range low..high", f"parameter of {spec.id}"])
     for name in spec.options:
         rows.append([f"env.{name}", "", "see the environment's documentation", f"option of {spec.id}"])
     rows.append(["env.max_episode_steps", _text(spec.max_episode_steps), "an integer >= 1", "time limit in steps"])

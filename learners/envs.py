@@ -56,6 +56,22 @@ def spec_of(config: Any) -> Any:
     return env_options.configured(gpuenvs.get(config.env_id), config.env_params)
 
 
+def evaluation_env(config: Any, overrides: Iterable[str] = ()) -> tuple[Any, dict[str, Any]]:
+    """(spec, params) to evaluate a run's policy with: what the training draws has the spec's own number.
+
+    `overrides` are `env.name=value` strings that say otherwise.
+
+    Raises:
+        ConfigError: an unknown name, or a value that does not fit.
+    """
+    if config.env_backend == "host":
+        if list(overrides):
+            raise ConfigError(f"{config.env_id}: --set changes environments of the device backend only")
+        return spec_of(config), dict(config.env_params)
+    spec = gpuenvs.get(config.env_id)
+    return spec, env_options.for_evaluation(spec, config.env_params, env_options.parse(spec, overrides))
+
+
 def env_name(config: Any) -> str:
     """The environment's own name, also where a run knows it by the file that it is in."""
     return config.env_id if config.env_backend == "host" else gpuenvs.get(config.env_id).id

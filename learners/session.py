@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from learners import checkpoint, runs, source, system
 from learners.build import RunConfig, build, check_kind, kind_of, load_policy, own_device
 from learners.distributed import Group, joined
 from learners.env_options import reference_keywords
-from learners.envs import spec_of
+from learners.envs import evaluation_env, spec_of
 from learners.evaluate import EvalResult, evaluate
 from learners.host_episodes import evaluate_host
 from learners.parallel import ParallelTrainer, own_state
@@ -92,7 +92,9 @@ def resume(
             if group is not None:
                 document, state = group.tell((document, state))
             config = RunConfig.from_dict(document)
-            _check_source(document, config, allow_changed_env, training=True)
+            changed = _check_source(document, config, allow_changed_env, training=True)
+            if changed:  # what comes from now on is the changed environment's
+                document = {**document, "source": source.fingerprint(spec_of(config))}
             if total_steps is not None:
                 config = config.with_total_steps(total_steps)
             if device is not None or group is not None:
@@ -104,7 +106,7 @@ def resume(
             schedule = build(config, group)
             try:
                 trainer = _trainer(run, schedule, config, group, state)
-                if first and (total_steps is not None or device is not None):
+                if first and (total_steps is not None or device is not None or changed):
                     run.write_config({**document, **config.to_dict()})
                 yield Session(run, config, trainer, group)
             finally:
@@ -181,13 +183,14 @@ def open_policy(
     return run, config, load_policy(config, checkpoint.load(file), device), step
 
 
-def _check_source(document: Mapping[str, Any], config: RunConfig, allow: bool, training: bool) -> None:
-    """Warn about a changed environment if that is allowed, else raise `CheckpointError`."""
+def _check_source(document: Mapping[str, Any], config: RunConfig, allow: bool, training: bool) -> bool:
+    """True, with a warning, for a changed environment if that is allowed, else raises `CheckpointError`."""
     if config.env_backend == "host":
-        return
+        return False
     changed = source.check(document.get("source"), spec_of(config), allow, training)
     if changed:
         warnings.warn(f"the environment has changed since the run was made: {', '.join(changed)}", stacklevel=3)
+    return bool(changed)
 
 
 def evaluate_run(
@@ -198,29 +201,28 @@ def evaluate_run(
     seed: int = 0,
     deterministic: bool = True,
     same_starts: bool = False,
+    overrides: Iterable[str] = (),
 ) -> EvalResult:
     """Evaluate a run's policy in the environment it was trained for; see `evaluate`.
 
     `on` None is Gymnasium's own environment where that is the same one, else gpuenvs. A run on host environments is evaluated
-    in those.
+    in those. Params that the training draws have the environment's own values, unless `overrides` (`env.name=value` strings)
+    say otherwise.
     """
+    spec, params = evaluation_env(config, overrides)
     if config.env_backend == "host":
-        return evaluate_host(policy, spec_of(config), episodes, on, seed, deterministic, same_starts)
+        return evaluate_host(policy, spec, episodes, on, seed, deterministic, same_starts)
     if on is None:
-        on = "gymnasium" if comparable(config) else "gpuenvs"
-    options: Mapping[str, Any] = {"params": config.env_params}
+        on = "gymnasium" if reference_keywords(spec, params) is not None else "gpuenvs"
+    options: Mapping[str, Any] = {"params": params}
     if on == "gpuenvs":
         options = {**options, "device": str(policy.device), "dtype": config.dtype}
-    return evaluate(policy, config.env_id, episodes, on, seed, deterministic, same_starts=same_starts, **options)
+    return evaluate(policy, spec, episodes, on, seed, deterministic, same_starts=same_starts, **options)
 
 
 def comparable(config: RunConfig) -> bool:
     """True when Gymnasium has this environment and can be given the same parameters."""
-    if config.env_backend == "host":
-        return False
-    import gpuenvs
-
-    return reference_keywords(gpuenvs.get(config.env_id), config.env_params) is not None
+    return config.env_backend == "device" and reference_keywords(*evaluation_env(config)) is not None
 
 
 def save_evaluation(run: RunDirectory, result: EvalResult, step: int) -> Path:
@@ -235,7 +237,8 @@ def _document(config: RunConfig, group: Group | None) -> dict[str, Any]:
     params = dict(config.env_params)
     limit = spec.max_episode_steps
     if config.env_backend == "device":
-        params = spec.params._asdict() | {k: v for k, v in params.items() if k in spec.params._fields}
+        ranges = {name: str(value) for name, value in spec.ranges.items()}
+        params = spec.params._asdict() | ranges | {k: v for k, v in params.items() if k in spec.params._fields}
         limit = config.env_params.get("max_episode_steps", limit)
     return {
         **dataclasses.asdict(config),

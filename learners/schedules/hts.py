@@ -190,6 +190,7 @@ class HTSSchedule:
             "weights": self._history.state_dict(),
             "horizons": self.transfer.pending(),
             "ahead": [save_fields(rollout) | save_episodes(rollout) for rollout in self._complete],
+            "totals": [rollout.totals for rollout in self._complete],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -202,9 +203,11 @@ class HTSSchedule:
         self.collector.load_state_dict(state["collector"])
         self.iteration = self._opened = int(state["iteration"])
         self.env_steps = int(state["env_steps"])
-        for fields in state["ahead"]:
+        totals = state.get("totals") or [None] * len(state["ahead"])  # older checkpoints have none
+        for fields, rollout_totals in zip(state["ahead"], totals, strict=True):
             rollout = self.transfer.begin()
             load_fields(rollout, fields)
+            rollout.totals = rollout_totals
             self._complete.append(rollout)
             self._opened += 1
 

@@ -1,0 +1,122 @@
+"""Runs on an environment of the user's: drawn params, a curriculum and metrics, interrupted or not, and evaluations."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+
+import pytest
+
+import gpuenvs
+from gpuenvs import Range
+from gpuenvs.errors import ConfigError
+from learners import session
+from learners.envs import evaluation_env
+from learners.interrupts import StopRequest
+from tests.gpuenvs.ranged import RANGES, SPECS
+from tests.learners.tiny import ITERATION, stable_rows, tiny_config, weights
+
+SCHEDULES = ("sync", "hts")
+
+
+def curriculum(step, envs):
+    """gain 1, 2, 3, ... in the horizons; offsets that grow; a rate for each environment."""
+    return {
+        "gain": 1.0 + step // ITERATION,
+        "offset": Range(0.0, 1.0 + step / ITERATION, resample="episode"),
+        "rate": 0.1 + 0.01 * envs,
+    }
+
+
+PLANNED = dataclasses.replace(SPECS["compiled"], id="RangedPlanned-v0", curriculum=curriculum)
+DRAWN = dataclasses.replace(SPECS["compiled"], id="RangedDrawn-v0")
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    for spec in (PLANNED, DRAWN):
+        if spec.id not in gpuenvs.ids():
+            gpuenvs.register(spec)
+
+
+def run(opened, stop_after=None):
+    """Train in an open session; stops after so many iterations."""
+    with opened as begun, StopRequest() as stop:
+        seen = 0
+
+        def progress(_):
+            nonlocal seen
+            seen += 1
+            if seen == stop_after:
+                stop.signum = 2
+
+        begun.trainer.train(stop, progress)
+        return begun.run
+
+
+def rows(finished):
+    with open(finished.metrics_file, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_curriculum_is_followed_and_metrics_are_columns(tmp_path, schedule):
+    done = run(session.begin(tiny_config(PLANNED.id, schedule=schedule), tmp_path / "run"))
+    found = rows(done)
+    assert [float(row["metric/gain"]) for row in found] == [1, 2, 3, 4, 5, 6]
+    assert all(float(row["metric/x"]) != 0 for row in found)
+
+
+def test_metrics_are_means_over_all_steps_and_environments(tmp_path):
+    config = tiny_config(DRAWN.id)
+    with gpuenvs.make(DRAWN, 8, device="cpu", seed=config.seed) as env:
+        env.reset(seed=config.seed)
+        gain = float(env.get_params().gain.mean())
+    done = run(session.begin(config, tmp_path / "run"))
+    assert [float(row["metric/gain"]) for row in rows(done)] == pytest.approx([gain] * 6, rel=1e-5)
+    assert done.read_config()["env_params_resolved"]["gain"] == str(RANGES["gain"])
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_stopped_and_resumed_equals_uninterrupted(tmp_path, schedule):
+    config = tiny_config(PLANNED.id, schedule=schedule, iterations=7)
+    whole = run(session.begin(config, tmp_path / "whole"))
+    parts = run(session.begin(config, tmp_path / "parts"), stop_after=3)
+    assert len(rows(parts)) == 3
+    run(session.resume(parts.path))
+    assert weights(parts) == weights(whole)
+    timed = ("overlap", "idle", "wait")
+
+    def told(finished):
+        header, *lines = stable_rows(finished)
+        keep = [k for k, name in enumerate(header) if not any(word in name for word in timed)]
+        return [[line[k] for k in keep] for line in [header, *lines]]
+
+    assert told(parts) == told(whole)
+
+
+def test_a_param_that_the_user_sets_is_not_part_of_the_curriculum(tmp_path):
+    done = run(session.begin(tiny_config(PLANNED.id, overrides=["env.gain=0.25"]), tmp_path / "run"))
+    assert {float(row["metric/gain"]) for row in rows(done)} == {0.25}
+
+
+def test_an_evaluation_draws_only_what_it_is_told_to(tmp_path):
+    done = run(session.begin(tiny_config(DRAWN.id, overrides=["env.rate=0.1..0.2"]), tmp_path / "run"))
+    _, config, policy, _ = session.open_policy(done.path)
+    assert config.env_params == {"rate": "0.1..0.2"}
+    fixed = session.evaluate_run(config, policy, 20)
+    assert set(fixed.lengths) == {4}  # of Range(2, 6) the middle
+    assert len(set(fixed.returns)) == 1
+    drawn = session.evaluate_run(config, policy, 20, overrides=["env.life=2..6:episode"])
+    assert set(drawn.lengths) == {2, 3, 4, 5, 6}
+    other = session.evaluate_run(config, policy, 5, overrides=["env.life=3"])
+    assert set(other.lengths) == {3}
+    with pytest.raises(ConfigError, match="did you mean life"):
+        session.evaluate_run(config, policy, 5, overrides=["env.lif=3"])
+
+
+def test_what_training_draws_does_not_keep_gymnasium_from_evaluating():
+    config = tiny_config("CartPole-v1", overrides=["env.length=0.4..0.6"])
+    assert session.comparable(config)
+    assert evaluation_env(config) == (gpuenvs.get("CartPole-v1"), {})
+    assert not session.comparable(tiny_config("CartPole-v1", overrides=["env.length=0.4"]))
