@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from gpuenvs.errors import ConfigError, GpurlError
+from gpuenvs.ranges import Range
 from gpuenvs.spec import EnvSpec
 
 
@@ -75,9 +76,16 @@ def of(spec: Any, env_params: Mapping[str, Any]) -> Curriculum | None:
 
 
 def initial(spec: EnvSpec, env_params: Mapping[str, Any], first_env: int, rows: int) -> dict[str, Any]:
-    """`env_params` and what the curriculum begins with: a batch made with both can take what comes later."""
+    """`env_params` and what the curriculum begins with: a batch made with both can take what comes later.
+
+    Where the spec draws a param and the curriculum begins with a number, a range may follow: the param stays a drawn one.
+    """
     curriculum = of(spec, env_params)
-    return {**(curriculum.values(0, first_env, rows) if curriculum else {}), **env_params}
+    values = curriculum.values(0, first_env, rows) if curriculum else {}
+    for name, value in values.items():
+        if name in spec.ranges and not isinstance(value, Range | np.ndarray):
+            values[name] = Range(value, value, resample=spec.ranges[name].resample)
+    return {**values, **env_params}
 
 
 def _equal(value: Any, last: Any) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,18 @@ class Session:
     group: Group | None = None
 
 
+# What a caller does with (batch, steps of the training so far) before each horizon.
+OnIteration = Callable[[Any, int], None]
+
+
 @contextlib.contextmanager
-def begin(config: RunConfig, path: Path) -> Iterator[Session]:
+def begin(config: RunConfig, path: Path, on_iteration: OnIteration | None = None) -> Iterator[Session]:
     """A new run at `path`. Everything is built and checked before the first folder is made.
 
     Under a launcher such as torchrun it is a run of all its processes; see `learners.distributed`.
+
+    `on_iteration(env, step)` is called before each horizon, on the thread that collects it and after the environment's own
+    curriculum: it may look at this process's batch and call `env.set_params`. Device environments only.
 
     Raises:
         RunError: `path` holds a run, is in use or cannot be written.
@@ -58,7 +65,7 @@ def begin(config: RunConfig, path: Path) -> Iterator[Session]:
         if group is not None:
             path = Path(group.tell(str(path)))
             group.agree(_shared(config))
-        schedule = build(config, group)
+        schedule = _build(config, group, on_iteration)
         try:
             if group is not None:
                 group.objects(None)  # all have built
@@ -72,12 +79,16 @@ def begin(config: RunConfig, path: Path) -> Iterator[Session]:
 
 @contextlib.contextmanager
 def resume(
-    path: Path | str, total_steps: int | None = None, device: str | None = None, allow_changed_env: bool = False
+    path: Path | str,
+    total_steps: int | None = None,
+    device: str | None = None,
+    allow_changed_env: bool = False,
+    on_iteration: OnIteration | None = None,
 ) -> Iterator[Session]:
     """The run at `path`, continued from its latest checkpoint (from its beginning if it was killed before one).
 
-    `total_steps` sets another end, `device` another device than the run was made on. Of several processes only the
-    first needs to see `path`.
+    `total_steps` sets another end, `device` another device than the run was made on; `on_iteration` as for `begin`. Of
+    several processes only the first needs to see `path`.
 
     Raises:
         RunError: no run there, in use, nothing left to do.
@@ -103,7 +114,7 @@ def resume(
                 group.agree(_shared(config))
             if state is not None:
                 state = own_state(state, group)
-            schedule = build(config, group)
+            schedule = _build(config, group, on_iteration)
             try:
                 trainer = _trainer(run, schedule, config, group, state)
                 if first and (total_steps is not None or device is not None or changed):
@@ -111,6 +122,22 @@ def resume(
                 yield Session(run, config, trainer, group)
             finally:
                 schedule.close()
+
+
+def _build(config: RunConfig, group: Group | None, on_iteration: OnIteration | None) -> Any:
+    """The schedule, whose collector calls `on_iteration`."""
+    schedule = build(config, group)
+    if on_iteration is not None and config.env_backend == "device":
+        collector, num_envs = schedule.collector, config.settings["num_envs"]
+        curriculum = collector.before
+
+        def before(step: int) -> None:
+            if curriculum is not None:
+                curriculum(step)
+            on_iteration(collector.env, step * num_envs)
+
+        collector.before = before
+    return schedule
 
 
 def _read(run: RunDirectory, total_steps: int | None) -> tuple[dict[str, Any], dict[str, Any] | None]:

@@ -67,6 +67,19 @@ def test_a_batch_made_with_its_beginning_takes_what_comes_later():
         assert ((getattr(params, NAME) >= 1) & (getattr(params, NAME) <= 5)).all()
 
 
+def test_a_drawn_param_that_begins_with_a_number_may_become_a_range():
+    spec = dataclasses.replace(
+        SPEC, ranges={NAME: Range(1.0, 2.0)}, curriculum=lambda step: {NAME: 3.0 if step < 10 else Range(5.0, 6.0)}
+    )
+    with gpuenvs.make(spec, 6, device="cpu", **initial(spec, {}, 0, 6)) as env:
+        env.reset(seed=0)
+        assert (getattr(env.get_params(), NAME) == 3.0).all()
+        Curriculum(spec).apply(env, 10)
+        env.reset()
+        drawn = getattr(env.get_params(), NAME)
+        assert ((drawn >= 5) & (drawn <= 6)).all()
+
+
 def test_what_the_user_set_is_left_alone():
     spec = with_curriculum(lambda step: {NAME: 3.0, OTHER: 4.0})
     assert initial(spec, {NAME: 7.0}, 0, 2) == {NAME: 7.0, OTHER: 4.0}

@@ -95,6 +95,22 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path, schedule):
     assert told(parts) == told(whole)
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_caller_may_set_params_after_the_curriculum(tmp_path, schedule):
+    seen = []
+
+    def double(env, step):
+        seen.append((env.spec.id, step, float(env.get_params().gain[0])))
+        env.set_params(gain=10.0 + step)
+
+    config = tiny_config(PLANNED.id, schedule=schedule)
+    done = run(session.begin(config, tmp_path / "run", double), stop_after=2)
+    run(session.resume(done.path, on_iteration=double))
+    assert [step for _, step, _ in seen[:3]] == [0, ITERATION, 2 * ITERATION]
+    assert [float(row["metric/gain"]) for row in rows(done)] == [10.0 + k * ITERATION for k in range(6)]
+    assert {1.0, 2.0, 3.0, 4.0, 5.0, 6.0} <= {gain for _, _, gain in seen}  # what the curriculum had set
+
+
 def test_a_param_that_the_user_sets_is_not_part_of_the_curriculum(tmp_path):
     done = run(session.begin(tiny_config(PLANNED.id, overrides=["env.gain=0.25"]), tmp_path / "run"))
     assert {float(row["metric/gain"]) for row in rows(done)} == {0.25}
