@@ -100,7 +100,7 @@ class _Code:
         try:
             for _, block in sorted(compiler.run_frontend(function).blocks.items()):
                 self.statements += block.body
-        except (errors.NumbaError, errors.UnsupportedBytecodeError) as error:
+        except Exception as error:  # numba's own kinds, and what its parts raise on code that they did not foresee
             self.refused = self._unsupported(error)
         self._values: dict[str, Any] = {}
         self._names: dict[str, str] = {}
