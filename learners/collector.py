@@ -168,13 +168,17 @@ class Collector:
 
     def _fused(self, policy: Policy) -> _Run:
         if self.device.type == "cpu":
+            from gpuenvs.contract import index_error
             from learners.native.rollout import FusedRollout
 
             fused = FusedRollout(self.env, policy, self.env.threads)
 
             def run(policy: Policy, rollout: Rollout, step: int) -> None:
                 noise = self._noise.draw(rollout.num_steps, rollout.num_envs, policy, step)
-                fused.run(policy, rollout, noise.numpy())
+                try:
+                    fused.run(policy, rollout, noise.numpy())
+                except IndexError as error:
+                    raise index_error(self.env.spec) from error
                 rollout.has_value = True
 
             return run

@@ -1,3 +1,4 @@
+from tests.gpuenvs.checks import planted as checks
 from tests.gpuenvs.contract import planted as contract
 from tests.gpuenvs.contract.planted import marked
 
@@ -35,3 +36,13 @@ def test_an_unknown_environment_is_a_usage_error(gpurl):
     result = gpurl("check", "CartPool-v1")
     assert result.code == 2
     assert "did you mean CartPole-v1" in result.err
+
+
+def test_training_on_an_environment_that_indexes_out_of_range_ends_in_one_line(gpurl, tmp_path, tiny):
+    source = "from tests.gpuenvs.checks import planted\nBAD = planted.variant(step=planted.indexes_a_tuple)\n"
+    (tmp_path / "bad_env.py").write_text(source)
+    options = [word for word in tiny if word != "engine=torch"][:-1]  # in the kernel that holds policy and environment
+    result = gpurl("train", f"{tmp_path / 'bad_env.py'}:BAD", *options, "--run-dir", tmp_path / "run", "-q")
+    assert result.code == 1
+    assert result.err.strip().count("\n") == 0, result.err
+    assert f"planted.py, line {marked(checks.indexes_a_tuple)})" in result.err
