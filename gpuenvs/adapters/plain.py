@@ -7,12 +7,13 @@ Some ten thousand times slower than the compiled batch and step for step the sam
 from __future__ import annotations
 
 import contextlib
-import types
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from gpuenvs.checks.plain import plain_spec
 from gpuenvs.runtime import transition
 from gpuenvs.runtime.buffers import Layout, numpy_dtype, shared_values
 from gpuenvs.runtime.generated import define
@@ -39,8 +40,9 @@ class PlainBackend:
     def __init__(self, layout: Layout, real: np.dtype, num_envs: int) -> None:
         self.layout, self.real, self.num_envs = layout, np.dtype(real), num_envs
         self.arrays = {b.name: np.zeros((b.rows, num_envs), numpy_dtype(b, self.real)) for b in layout.buffers}
-        names = {name: plain(value) for name, value in transition.namespace(layout, self.real).items()}
-        self._names = {**names, **{f"_{name}": array for name, array in self.arrays.items()}}
+        names = transition.namespace(dataclasses.replace(layout, spec=plain_spec(layout.spec)), self.real)
+        self._names = {name: getattr(value, "py_func", value) for name, value in names.items()}
+        self._names.update({f"_{name}": array for name, array in self.arrays.items()})
         self._rows = {name: self._define(name, body) for name, body in _bodies(layout).items()}
 
     def _define(self, name: str, body: list[str]) -> Any:
@@ -122,35 +124,3 @@ def _bodies(layout: Layout) -> dict[str, list[str]]:
         "begin_row": [f"episode = {target.load('episode', 0, 'i')}", *fresh, *place],
         "observe_row": observe,
     }
-
-
-_LIBRARIES = ("numba", "numpy", "math")
-
-
-def plain(value: Any, seen: dict[int, Any] | None = None) -> Any:
-    """A compiled function as Python has it, and every function that it names made plain as well; other values unchanged.
-
-    The code objects are the user's own, so breakpoints set in their file hold. A function that is named as
-    `module.function` stays compiled.
-    """
-    function = getattr(value, "py_func", value)
-    if not isinstance(function, types.FunctionType) or function.__module__.split(".")[0] in _LIBRARIES:
-        return value
-    seen = {} if seen is None else seen
-    if id(function) in seen:
-        return seen[id(function)]
-    scope = dict(function.__globals__)
-    cells = tuple(types.CellType() for _ in function.__closure__ or ())
-    twin = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, cells)
-    seen[id(function)] = twin
-    for name in _named(function.__code__) & scope.keys():
-        scope[name] = plain(scope[name], seen)
-    for cell, own in zip(function.__closure__ or (), cells, strict=True):
-        own.cell_contents = plain(cell.cell_contents, seen)
-    return twin
-
-
-def _named(code: types.CodeType) -> set[str]:
-    """Global names that a code object and those nested in it may use."""
-    inner = [_named(const) for const in code.co_consts if isinstance(const, types.CodeType)]
-    return set(code.co_names).union(*inner)

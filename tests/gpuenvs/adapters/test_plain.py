@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 import gpuenvs
-from gpuenvs.adapters.plain import PlainBatch, plain
+from gpuenvs.adapters.plain import PlainBatch
 from gpuenvs.classic import cartpole
-from gpuenvs.rng import normal, uniform
-from gpuenvs.scalar import clip, sincos, wrap_angle
+from gpuenvs.scalar import sincos
 from tests.gpuenvs.sampling import mixed_actions
 from tests.gpuenvs.test_custom_spec import MODES, SPEC
 
@@ -85,15 +84,6 @@ def test_drawn_params(resample: str) -> None:
         assert len(np.unique(mine.arrays["param_real_env"])) == 4
 
 
-def test_random_numbers_are_the_compiled_ones() -> None:
-    from gpuenvs.rng import Rng
-
-    rng = Rng(*(np.uint32(word) for word in (5, 6, 7, 8)))
-    low, high = np.float32(-2), np.float32(3)
-    assert plain(uniform)(rng, 3, low, high) == uniform(rng, 3, low, high)
-    assert plain(normal)(rng, 3, low, high) == pytest.approx(normal(rng, 3, low, high), rel=1e-6)
-
-
 def test_the_users_own_lines_run() -> None:
     """What a debugger needs: a trace function sees the lines of step() and of a helper, in their own file."""
     seen: set[tuple[str, str]] = set()
@@ -112,18 +102,3 @@ def test_the_users_own_lines_run() -> None:
             sys.settrace(old)
     assert (cartpole.__file__, "step") in seen
     assert (sincos.__code__.co_filename, "_sincos32") in seen
-
-
-def test_plain_leaves_other_values_alone_and_keeps_constants() -> None:
-    factor = 3.0
-
-    def scale(x):
-        return clip(x * factor, -1.0, 1.0) + wrap_angle(x)
-
-    assert plain(3) == 3
-    assert plain(np.sin) is np.sin
-    twin = plain(scale)
-    assert twin(0.25) == scale(0.25)
-    assert twin.__code__ is scale.__code__
-    assert not hasattr(twin.__globals__["clip"], "py_func")
-    assert hasattr(clip, "py_func")
