@@ -3,6 +3,7 @@
 runs/<env>/<algo>-<schedule>-s<seed>-<time>/
     config.json             everything needed to build the run again, versions and machine included
     metrics.csv             one row per logging interval
+    lags.csv                how many rows had which policy lag, per logging interval
     tensorboard/            the same numbers as TensorBoard events
     checkpoints/            step-<env steps>.safetensors
     evaluations/            one JSON per evaluation
