@@ -154,10 +154,31 @@ def timelines() -> str:
     return publish.where(document["machine"]) + _rows(header, rows)
 
 
+def first_page() -> str:
+    """How long a fresh user waits."""
+    import json
+
+    from benchmarks import first_page, publish
+
+    document = json.loads(first_page.RESULTS.read_text())
+    rows = [
+        [what, f"{document[key]['wall']:.1f}", f"{document[key]['cpu']:.1f}"]
+        for what, key in (
+            (f"`gpurl {' '.join(first_page.CHECK)}`", "check"),
+            (f"`gpurl {' '.join(first_page.TRAIN)}`", "train"),
+            ("of this, compilation", "compilation"),
+        )
+    ]
+    learned = f"Mean return of {document['episodes']} episodes afterwards: {document['mean_return']:.0f}.\n"
+    where = publish.where(document["machine"]).replace(".\n", f"; load average {document['machine']['load']} before.\n")
+    return where + _rows(("command", "seconds", "CPU seconds"), rows) + "\n" + learned
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "commands": commands,
     "environments": environments,
     "errors": errors,
+    "first_page": first_page,
     "settings": settings,
     "timelines": timelines,
 }

@@ -2,18 +2,21 @@
 
     python -m tests.pages docs/index.md
 
-runs a page in an empty folder: the ```python blocks in one interpreter, so that they share their names like the cells of
-a notebook, the ```sh blocks in bash, all in their order. A block with `title="FILE"` is written into that file instead.
-The word RUN in an argument stands for the newest run under runs/. ```text is output or for the eye, and not run.
+runs a page in an empty folder (a second argument may name one): the ```python blocks in one interpreter, so that they share
+their names like the cells of a notebook, the ```sh blocks in bash, all in their order. A block with `title="FILE"` is written
+into that file instead. The word RUN in an argument stands for the newest run under runs/. ```text is output or for the eye,
+and not run.
 
 A comment before a block says what else is to be known:
 
     <!-- short: gpurl train -t 4096 -->     adds options to the `gpurl train` lines of the block, so that it ends soon
     <!-- elsewhere: needs a GPU -->         not run here, for this reason; that its commands exist is checked all the same
+    <!-- fails -->                          ends with an error, whose one line is the ```text block that follows
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -34,7 +37,7 @@ _BLOCK = re.compile(
     r"(?P<before>(?:^[ ]*<!--(?:(?!-->).)*-->\n+)*)^(?P<indent>[ ]*)```(?P<info>[^\n`]*)\n(?P<code>.*?)^(?P=indent)```[ ]*$",
     re.MULTILINE | re.DOTALL,
 )
-_COMMENT = re.compile(r"<!-- (short|elsewhere): (.*?) -->")
+_COMMENT = re.compile(r"<!-- (short|elsewhere|fails)(?:: (.*?))? -->")
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Block:
     code: str
     short: tuple[tuple[str, ...], ...] = ()
     elsewhere: str = ""
+    fails: bool = False
 
     def commands(self) -> list[list[str]]:
         """The words of each command of a shell block, without comments."""
@@ -69,6 +73,7 @@ def blocks(text: str) -> list[Block]:
                 code=textwrap.dedent(match["code"]),
                 short=tuple(tuple(words.split()) for kind, words in comments if kind == "short"),
                 elsewhere=" ".join(words for kind, words in comments if kind == "elsewhere"),
+                fails=any(kind == "fails" for kind, _ in comments),
             )
         )
     return found
@@ -81,6 +86,7 @@ class Reader:
     page: Path
     folder: Path
     names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
+    error: str = ""  # of a block that was to fail, until the next one shows it
 
     def __post_init__(self) -> None:
         programs = self.folder / ".venv" / "bin"
@@ -95,26 +101,58 @@ class Reader:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
     def run(self, block: Block) -> None:
-        """Whatever the block is for; raises if it fails."""
-        if block.elsewhere or block.language == "text":
+        """Whatever the block is for; raises if it fails, or does not fail as it should."""
+        if block.language == "text":
+            self._compare(block.code)
+        elif self.error:
+            raise RuntimeError(f"an error is to be shown here: {self.error}")
+        elif block.elsewhere:
             return
-        if block.title:
+        elif block.title:
             file = self.folder / block.title
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(block.code)
         elif block.language == "python":
-            file = self.folder / f"block-{block.line}.py"  # a file, because numba and tracebacks look for the source
-            file.write_text("\n" * (block.line - 1) + block.code)
-            exec(compile(file.read_text(), str(file), "exec"), self.names)
+            self._python(block)
         elif block.language == "sh":
-            shell = ["bash", "-euo", "pipefail", "-c", block.code]
-            done = subprocess.run(
-                shell, cwd=self.folder, env={**os.environ, "GPURL_PAGE_SHORT": json.dumps(block.short)}, check=False
-            )
-            if done.returncode:
-                raise RuntimeError(f"the commands end with exit code {done.returncode}")
+            self._shell(block)
         else:
             raise RuntimeError(f"a block of {block.language!r} is neither python, sh nor text")
+
+    def _python(self, block: Block) -> None:
+        file = self.folder / f"block-{block.line}.py"  # a file, because numba and tracebacks look for the source
+        file.write_text("\n" * (block.line - 1) + block.code)
+        code = compile(file.read_text(), str(file), "exec")
+        if not block.fails:
+            exec(code, self.names)
+            return
+        try:
+            exec(code, self.names)
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
+        if not self.error:
+            raise RuntimeError("no error, where there should be one")
+
+    def _shell(self, block: Block) -> None:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block.code],
+            cwd=self.folder,
+            env={**os.environ, "GPURL_PAGE_SHORT": json.dumps(block.short)},
+            stderr=subprocess.PIPE if block.fails else None,
+            text=True,
+            check=False,
+        )
+        if (done.returncode != 0) != block.fails:
+            raise RuntimeError(f"the commands end with exit code {done.returncode}")
+        if block.fails:
+            self.error = done.stderr.strip().splitlines()[-1]
+
+    def _compare(self, shown: str) -> None:
+        """A text after a block that failed is its error; the folder's name and line breaks do not count."""
+        error, self.error = self.error, ""
+        said = " ".join(error.replace(f"{self.folder}/", "").split())
+        if error and said != " ".join(shown.split()):
+            raise RuntimeError(f"the error is: {said}")
 
 
 def _as_program(name: str, arguments: list[str]) -> None:
@@ -173,13 +211,16 @@ def _before_redirection(words: list[str]) -> list[str]:
     return words[: words.index(">")] if ">" in words else words
 
 
-def run_page(page: Path) -> int:
-    """Run a page in a temporary folder. Returns 0, or 1 after saying which block failed."""
+def run_page(page: Path, folder: Path | None = None) -> int:
+    """Run a page in a folder, which is made, or in a temporary one. Returns 0, or 1 after saying which block failed."""
     text = page.read_text()
-    with tempfile.TemporaryDirectory(prefix="gpurl-page-") as name:
-        os.chdir(name)
-        reader = Reader(page, Path(name))
-        for block in blocks(text):
+    with contextlib.ExitStack() as stack:
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpurl-page-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        os.chdir(folder)
+        reader = Reader(page, folder)
+        for block in (*blocks(text), Block(text.count("\n"), "text", "", "")):
             try:
                 reader.run(block)
             except BaseException as error:
@@ -194,4 +235,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "--as":
         _as_program(sys.argv[2], sys.argv[3:])
     sys.path.insert(0, str(ROOT))
-    raise SystemExit(run_page(Path(sys.argv[1]).resolve()))
+    raise SystemExit(run_page(*(Path(argument).resolve() for argument in sys.argv[1:])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -16,7 +17,8 @@ import gpuenvs
 from tests.pages import PROGRAMS, ROOT, Block, blocks, problems
 
 DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
-TEXTS = ["README.md", "CONTRIBUTING.md", *DOCS]
+PAGES = ["CONTRIBUTING.md", *DOCS]
+TEXTS = ["README.md", *PAGES]
 LANGUAGES = {"python", "sh", "text"}
 TIME_LIMIT = 900  # seconds a page; a page that waits for something never comes to its end
 
@@ -29,18 +31,27 @@ def _runs(document: str) -> bool:
     return any(block.language != "text" and not block.elsewhere for block in _blocks(document))
 
 
-def _read_page(page: Path | str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.pages", str(page)]
+def _read_page(page: Path | str, *folder: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.pages", str(page), *folder]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIME_LIMIT, check=False)
 
 
-@pytest.mark.parametrize("document", [document for document in DOCS if _runs(document)])
+@pytest.mark.parametrize("document", [page for page in PAGES if page != "docs/index.md" and _runs(page)])
 def test_the_code_of_a_page_runs(document: str) -> None:
     done = _read_page(document)
     assert done.returncode == 0, done.stderr[-6000:]
 
 
-@pytest.mark.parametrize("document", DOCS)
+def test_who_follows_the_first_page_has_learned_something(tmp_path: Path) -> None:
+    """Its own example is trained to the end, as the page says; a policy that does nothing gets less than 0."""
+    done = _read_page("docs/index.md", str(tmp_path / "user"))
+    assert done.returncode == 0, done.stderr[-6000:]
+    (result,) = (tmp_path / "user" / "runs" / "SwingUp-v0").rglob("evaluations/*.json")
+    assert json.loads(result.read_text())["mean"] > 150
+    assert "SwingUp-v0: passes" in done.stdout
+
+
+@pytest.mark.parametrize("document", PAGES)
 def test_a_page_has_only_code_that_is_run_or_says_why_not(document: str) -> None:
     found = _blocks(document)
     assert len(found) == len(re.findall(r"^ *```[^\n]", (ROOT / document).read_text(), re.MULTILINE))
@@ -52,14 +63,12 @@ def test_a_page_has_only_code_that_is_run_or_says_why_not(document: str) -> None
             assert not started, f"{where}: {started[0]} is no output; mark it sh or python"
 
 
-@pytest.mark.parametrize("document", DOCS)
+@pytest.mark.parametrize("document", PAGES)
 def test_commands_that_are_not_run_exist(document: str) -> None:
     ci = (ROOT / ".ci" / "run").read_text().splitlines()
     for block in _blocks(document):
         if block.elsewhere == ".ci/run":
-            assert [line for line in block.code.splitlines() if line] == [
-                line for line in block.code.splitlines() if line in ci
-            ]
+            assert not [words for words in block.commands() if " ".join(words) not in ci], f"{document}:{block.line}"
         elif block.elsewhere and block.language == "sh":
             assert not list(problems(block)), f"{document}:{block.line}"
         elif block.elsewhere:
@@ -85,6 +94,11 @@ def test_files_shown_on_a_page_are_those_of_the_repository(document: str) -> Non
         ("```sh\ngpurl eval RUN\n```\n", 2),
         ("- a list\n\n    ```python\n    raise SystemExit\n    ```\n", 4),
         ("```\nno language\n```\n", 2),
+        ("<!-- fails -->\n```python\nprint(1)\n```\n\n```text\nTypeError: 1\n```\n", 3),
+        ("<!-- fails -->\n```python\nint('x')\n```\n\n```text\nTypeError: 1\n```\n", 7),
+        ("<!-- fails -->\n```python\nint('x')\n```\n", 4),
+        ("<!-- fails -->\n```sh\ngpurl --version\n```\n", 3),
+        ("<!-- fails -->\n```sh\ngpurl fly\n```\n\n```text\nerror: no wings\n```\n", 7),
     ],
 )
 def test_a_page_that_is_wrong_is_found_out(page: str, line: int, tmp_path: Path) -> None:
@@ -92,6 +106,33 @@ def test_a_page_that_is_wrong_is_found_out(page: str, line: int, tmp_path: Path)
     done = _read_page(tmp_path / "page.md")
     assert done.returncode == 1
     assert f"page.md:{line}: " in done.stderr.splitlines()[-1]
+
+
+def test_an_error_is_shown_as_it_is(tmp_path: Path) -> None:
+    """Its folder and its line breaks apart."""
+    page = """
+<!-- fails -->
+```python
+raise KeyError("a  b")
+```
+
+```text
+KeyError: 'a
+b'
+```
+
+<!-- fails -->
+```sh
+gpurl check nothing.py:SPEC
+```
+
+```text
+error: no file nothing.py
+```
+"""
+    (tmp_path / "page.md").write_text(page)
+    done = _read_page(tmp_path / "page.md")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_short_run_gets_its_options_and_run_is_the_newest(tmp_path: Path) -> None:
