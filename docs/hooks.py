@@ -174,10 +174,33 @@ def first_page() -> str:
     return where + _rows(("command", "seconds", "CPU seconds"), rows) + "\n" + learned
 
 
+EXAMPLES = (
+    "swing_up.py", "quadrotor.py", "robot/crawler.py", "robot/crawler.xml", "ring_road.py", "dlpack_torch.py", "dlpack_jax.py",
+    "sb3_ppo.py",
+)  # fmt: skip
+
+
+def examples() -> str:
+    """The files of examples/: the text at their top, and all of them to unfold."""
+    import ast
+
+    parts = []
+    for name in EXAMPLES:
+        source = (ROOT / "examples" / name).read_text()
+        kind = Path(name).suffix[1:].replace("py", "python")
+        about = (ast.get_docstring(ast.parse(source)) or "") if kind == "python" else ""
+        title, _, rest = about.partition("\n")
+        parts.append(f"## {name}\n\n{title}\n{rest}\n")
+        code = f"```{kind}\n{source}```\n"
+        parts.append(f'??? example "examples/{name}"\n\n' + "".join(f"    {line}\n" for line in code.splitlines()))
+    return "\n".join(parts)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "commands": commands,
     "environments": environments,
     "errors": errors,
+    "examples": examples,
     "first_page": first_page,
     "settings": settings,
     "timelines": timelines,

@@ -4,7 +4,7 @@
 
 runs a page in an empty folder (a second argument may name one): the ```python blocks in one interpreter, so that they share
 their names like the cells of a notebook, the ```sh blocks in bash, all in their order. A block with `title="FILE"` is written
-into that file instead. The word RUN in an argument stands for the newest run under runs/. ```text is output or for the eye,
+into that file instead. `examples/` is there. The word RUN in an argument stands for the newest run under runs/. ```text is output or for the eye,
 and not run.
 
 A comment before a block says what else is to be known:
@@ -96,6 +96,7 @@ class Reader:
             line = shlex.join([sys.executable, str(Path(__file__).resolve()), "--as", name])
             file.write_text(f'#!/bin/sh\nexec {line} "$@"\n')
             file.chmod(0o755)
+        (self.folder / "examples").symlink_to(ROOT / "examples")
         sys.path.insert(0, str(self.folder))
         os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
