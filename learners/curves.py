@@ -88,7 +88,7 @@ def read_curve(path: Path | str) -> Curve:
     ended = rows.get("episodes", np.arange(1.0, len(seen) + 1))
     settings = _settings(config)
     return Curve(
-        env_id=config["env_id"],
+        env_id=config.get("env_name", config["env_id"]),
         name=f"{config['algo']} {config['schedule']}",
         settings=settings,
         step=rows["step"][seen],

@@ -270,6 +270,7 @@ def _document(config: RunConfig, group: Group | None) -> dict[str, Any]:
     return {
         **dataclasses.asdict(config),
         **({"source": source.fingerprint(spec)} if config.env_backend == "device" else {}),
+        "env_name": spec.id,
         "env_params_resolved": params,
         "max_episode_steps": limit,
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from typing import Any
 
 STEPS = 32  # of a rollout, and of a kernel that does many steps
 
@@ -33,7 +34,7 @@ def attempt(name, work):
         return {"kernel": name, "error": f"{type(error).__name__}: {error}"}
 
 
-def rollout_parts(env, device):
+def rollout_parts(env: Any, device: str) -> tuple[Any, Any, Any]:
     """(policy, rollout, collector) of the fused rollout under the learners' default network."""
     from learners.collector import Collector
     from learners.networks import Policy
