@@ -175,8 +175,8 @@ def first_page() -> str:
 
 
 EXAMPLES = (
-    "swing_up.py", "quadrotor.py", "robot/crawler.py", "robot/crawler.xml", "ring_road.py", "dlpack_torch.py", "dlpack_jax.py",
-    "sb3_ppo.py",
+    "swing_up.py", "quadrotor.py", "robot/crawler.py", "robot/crawler.xml", "ring_road.py",
+    "dlpack_torch.py", "dlpack_jax.py", "sb3_ppo.py",
 )  # fmt: skip
 
 

@@ -4,8 +4,8 @@
 
 runs a page in an empty folder (a second argument may name one): the ```python blocks in one interpreter, so that they share
 their names like the cells of a notebook, the ```sh blocks in bash, all in their order. A block with `title="FILE"` is written
-into that file instead. `examples/` is there. The word RUN in an argument stands for the newest run under runs/. ```text is output or for the eye,
-and not run.
+into that file instead. `examples/` is there. The word RUN in an argument stands for the newest run under runs/. ```text is
+output or for the eye, and not run.
 
 A comment before a block says what else is to be known:
 
