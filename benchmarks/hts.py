@@ -113,10 +113,16 @@ def train_all(cases: Sequence[LearningCase], folder: Path, minutes: float, say: 
                 with tempfile.TemporaryDirectory() as scratch:
                     gpurl([*case.arguments(seed, f"{scratch}/run"), "--total-steps", "20k"], case.place)
             shutil.rmtree(run, ignore_errors=True)  # begun, but not finished
-            start = time.perf_counter()
+            start, load = time.perf_counter(), os.getloadavg()[0]
             gpurl(case.arguments(seed, str(run)), f"{case.place} {case.label} seed {seed}")
-            (run / "done").touch()
+            (run / "done").write_text(f"{load:.2f}")
             say(f"{case.place}: {case.label}, seed {seed}: {time.perf_counter() - start:.1f} s")
+
+
+def loads(cases: Sequence[LearningCase], folder: Path) -> list[float]:
+    """The load averages at which the runs in `folder` began."""
+    files = [file for case in cases for file in (folder / case.place / case.label).glob("s*/done")]
+    return [float(text) for file in files if (text := file.read_text())]
 
 
 def compare_all(cases: Sequence[LearningCase], folder: Path) -> list[dict[str, Any]]:
@@ -164,10 +170,21 @@ def _comparisons(cases: Sequence[LearningCase], folder: Path) -> list[tuple[Lear
 def save(path: Path, document: dict[str, Any]) -> None:
     """Write results whole or not at all, with the machine and the command that made them."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    command = " ".join(["python -m benchmarks.hts", *sys.argv[1:]])
+    context = click.get_current_context()
+    chosen = [f"--{name} {value}" for name in ("seconds", "repeats", "minutes", "series")
+              if _given(context, name) for value in _values(context.params[name])]  # fmt: skip
+    command = " ".join(["python -m benchmarks.hts", context.info_name or "", *chosen])
     unfinished = path.with_suffix(".tmp")
     unfinished.write_text(json.dumps({"machine": machine.describe(), "command": command, **document}, indent=1) + "\n")
     unfinished.replace(path)
+
+
+def _given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
+def _values(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _say(line: str) -> None:
@@ -211,7 +228,7 @@ def learning(runs: Path | None, minutes: float, series: tuple[str, ...], out: Pa
         folder = runs or Path(scratch)
         try:
             train_all(cases, folder, minutes, _say)
-            save(out, {"comparisons": compare_all(cases, folder)})
+            save(out, {"loads": loads(cases, folder), "comparisons": compare_all(cases, folder)})
             if any(case.series == "time" for case in cases):
                 draw_learning(cases, folder, picture)
         except GpurlError as error:

@@ -72,7 +72,8 @@ def document(speed: dict[str, Any] | None, learned: dict[str, Any] | None) -> st
 
 def _made(results: dict[str, Any]) -> str:
     """Where and how the results came about."""
-    where, loads = results["machine"], [s["load"] for row in results.get("rows", ()) for s in row["samples"]]
+    where, loads = results["machine"], list(results.get("loads", ()))
+    loads += [sample["load"] for row in results.get("rows", ()) for sample in row["samples"]]
     busy = f", load average {min(loads):.1f} to {max(loads):.1f} (its own processes included)" if loads else ""
     return f"`{results['command']}`; {where['cores']} cores of {where['cpu']}{busy}.\n"
 

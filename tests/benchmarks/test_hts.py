@@ -227,6 +227,7 @@ def test_trainings_take_turns_after_a_warm_up_and_are_not_repeated(fake_training
     (tmp_path / "time-Acrobot-v1-ppo" / "hts" / "s1" / "done").unlink()  # as if it had been stopped
     hts.train_all(cases, tmp_path, 9.0, lambda line: None)
     assert len(fake_training) == count + 2
+    assert len(hts.loads(cases, tmp_path)) == 6
     (found,) = hts.compare_all(cases, tmp_path)
     assert (found["env"], found["to_return"], found["series"], found["host"]) == ("Acrobot-v1", -100, "time", False)
     rows = {row["setting"]: row for row in found["rows"]}
@@ -269,6 +270,7 @@ def test_command_line(monkeypatch, tmp_path):
     done = CliRunner().invoke(hts.main, ["speed", "--series", "heavy", "--repeats", "1", "--out", str(out)])
     assert done.exit_code == 0, done.output
     document = json.loads(out.read_text())
+    assert document["command"] == "python -m benchmarks.hts speed --repeats 1 --series heavy"
     assert len(document["rows"]) == len(hts_cases.HEAVY_CASES) and document["machine"]["cores"] >= 1
     assert statistics.fmean(row["steps_per_second"] for row in document["rows"]) == 1.0
     assert CliRunner().invoke(hts.main, ["speed", "--series", "x"]).exit_code == 2
