@@ -16,7 +16,7 @@ collected, moved on by the steps before it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +74,10 @@ class Correction:
 ON_POLICY = Correction()
 
 
+# (features (B + n, d), action (B, ...)) -> values (B + n,), log-probs (B,) of the first B rows, at the weights as they stand
+Passes = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
 @torch.no_grad()
 def corrected_batch(
     policy: Any,
@@ -82,40 +86,53 @@ def corrected_batch(
     gae_lambda: float,
     reward_norm: RewardNorm | None = None,
     correction: Correction = ON_POLICY,
+    passes: Passes | None = None,
 ) -> Batch:
-    """`make_batch` for rows of older weights; call it inside of `correction.applied(policy)`."""
+    """`make_batch` for rows of older weights; call it inside of `correction.applied(policy)`.
+
+    `passes` computes values and log-probs faster than PyTorch.
+    """
     if correction.kind in ("", "delayed"):
         return make_batch(policy, rollout, gamma, gae_lambda, reward_norm)
+    features, action = policy.features(rollout.obs).flatten(0, 1), rollout.action.flatten(0, 1)
+    value, log_prob = passes(features, action) if passes else _passes(policy, features, action)
+    # Values of the weights that collected are out of date: the critic as it stands knows better.
+    rollout.value.copy_(value.view(rollout.value.shape))
+    rollout.final_value.copy_(final_values(policy, rollout))
+    rollout.has_value = True
     if correction.kind == "vtrace":
-        return _vtrace_batch(policy, rollout, gamma, gae_lambda, reward_norm)
-    # Values of the weights that collected would be out of date: the critic as it stands knows better.
-    rollout.has_value = False
+        return _vtrace_batch(rollout, features[: rollout.rows], log_prob, gamma, gae_lambda, reward_norm)
     batch = make_batch(policy, rollout, gamma, gae_lambda, reward_norm)
-    if correction.kind == "none":
-        batch = batch._replace(log_prob=policy.distribution(batch.features).log_prob(batch.action))
-    return batch
+    return batch._replace(log_prob=log_prob) if correction.kind == "none" else batch
+
+
+def _passes(policy: Any, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    """`Passes` by PyTorch."""
+    return policy.value(features), policy.distribution(features[: len(action)]).log_prob(action)
 
 
 def _vtrace_batch(
-    policy: Any, rollout: Rollout, gamma: float, gae_lambda: float, reward_norm: RewardNorm | None
+    rollout: Rollout,
+    features: Tensor,
+    log_prob: Tensor,
+    gamma: float,
+    gae_lambda: float,
+    reward_norm: RewardNorm | None,
 ) -> Batch:
-    """Advantages carry the truncated ratio, so `log_prob` is that of the current weights."""
-    rows, shape = rollout.rows, (rollout.num_steps, rollout.num_envs)
-    features = policy.features(rollout.obs).flatten(0, 1)
-    value = policy.value(features).view(rollout.num_steps + 1, rollout.num_envs)
-    action = rollout.action.flatten(0, 1)
-    log_prob = policy.distribution(features[:rows]).log_prob(action)
+    """Advantages carry the truncated ratio, so the batch's log-probs are those of the current weights."""
+    value = rollout.value
     reward = rollout.reward if reward_norm is None else reward_norm(rollout.reward, rollout.done())
     target, advantage = F.vtrace(
         rollout.log_prob,
-        log_prob.view(shape),
+        log_prob.view(rollout.log_prob.shape),
         reward,
         value[:-1],
         value[-1],
         rollout.terminated,
         rollout.truncated,
-        final_values(policy, rollout),
+        rollout.final_value,
         gamma,
         trace_lambda=gae_lambda,
     )
-    return Batch(features[:rows], action, log_prob, value[:-1].flatten(), advantage.flatten(), target.flatten())
+    action = rollout.action.flatten(0, 1)
+    return Batch(features, action, log_prob, value[:-1].flatten(), advantage.flatten(), target.flatten())

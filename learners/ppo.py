@@ -24,6 +24,7 @@ from learners.correction import ON_POLICY, Correction, corrected_batch
 from learners.distributed import Group, local_size
 from learners.native import ENGINES, choose_engine
 from learners.native.network import fits
+from learners.native.passes import FusedPasses
 from learners.native.update import ACTOR_FIGURES, FusedEpochs
 from learners.networks import Policy, cloned_state, flat_gradient
 from learners.normalize import RewardNorm
@@ -152,6 +153,7 @@ class PPO:
         fused = self.device.type == "cpu" and fits(self.policy)
         self.engine = choose_engine(config.engine, fused)
         self._native: FusedEpochs | None = None
+        self._passes = FusedPasses(self.policy, allowed_cores()) if self.engine == "fused" else None
 
     def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Action, its log-prob (N,) and the value (N,) of raw obs (N, d) with the given noise."""
@@ -206,7 +208,7 @@ class PPO:
     def _learn(self, rollout: Rollout, correction: Correction) -> dict[str, Tensor]:
         """All steps on the weights, and what is worth logging."""
         c = self.config
-        batch = corrected_batch(self.policy, rollout, c.gamma, c.gae_lambda, self.reward_norm, correction)
+        batch = corrected_batch(self.policy, rollout, c.gamma, c.gae_lambda, self.reward_norm, correction, self._passes)
         if self.group is None:
             metrics = {
                 "explained_variance": F.explained_variance(batch.value, batch.target),
