@@ -117,7 +117,7 @@ def test_the_learners_own_statistics_come_back():
 
 
 def test_a_failed_delayed_update_leaves_the_weights():
-    learner, rollout, behaviour = prepared("Pendulum-v1", "a2c")
+    learner, _, behaviour = prepared("Pendulum-v1", "a2c")
     before = [tensor.clone() for tensor in learner.policy.acting_tensors()]
     correction = Correction("delayed", tuple(behaviour.acting_tensors()))
     with pytest.raises(ZeroDivisionError), correction.applied(learner.policy):

@@ -1,5 +1,6 @@
 """The async schedule: lags within their bound and counted per row, every horizon learned from once, resume."""
 
+import itertools
 import threading
 
 import pytest
@@ -90,7 +91,7 @@ def test_every_horizon_is_learned_from_once_and_in_order():
     for _ in range(12):
         loop.iterate()
     loop.close()
-    for (_, last), (first, _) in zip(seen, seen[1:]):
+    for (_, last), (first, _) in itertools.pairwise(seen):
         assert torch.equal(last, first)
 
 

@@ -1,4 +1,4 @@
-"""An error in any part ends the whole run at once: the traceback, an exit code, nothing left behind, a checkpoint to go on from."""
+"""An error in any part ends the whole run at once: a traceback, an exit code, nothing left behind, a whole checkpoint."""
 
 import contextlib
 import os
