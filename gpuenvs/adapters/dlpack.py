@@ -68,7 +68,8 @@ class TensorEnv:
         if not self.copy:
             return self._from_dlpack(array)
         if not isinstance(array, np.ndarray):
-            return self._from_dlpack(self.batch.backend.array_module.array(array, order="C"))
+            with self.batch.backend.on_device():
+                return self._from_dlpack(self.batch.backend.array_module.array(array, order="C"))
         own = aligned_zeros(array.shape, array.dtype)  # at such an address JAX does not copy it once more
         own[...] = array
         return self._from_dlpack(own)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from gpuenvs import registry
+from gpuenvs.adapters.arrays import host, to_device
 from gpuenvs.errors import ConfigError
 from gpuenvs.runtime.buffers import SAME_STEP
 from gpuenvs.runtime.vector_env import BatchEnv
@@ -86,15 +87,13 @@ class SB3VecEnv(VecEnv):
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         """(observations of the next step, rewards, ended or truncated, infos)."""
-        action = np.asarray(self._action)
-        if self.batch.device != "cpu":
-            action = self.batch.backend.array_module.asarray(action)
+        action = to_device(self.batch, np.asarray(self._action))
         obs, reward, terminated, truncated, info = self.batch.step(action)
-        ended, cut = _copy(terminated), _host(truncated)
+        ended, cut = _copy(terminated), host(truncated)
         done = ended | cut
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for name in self._metrics:
-            for row, value in zip(infos, _host(info[name]).tolist(), strict=True):
+            for row, value in zip(infos, host(info[name]).tolist(), strict=True):
                 row[name] = value
         rows = np.flatnonzero(done)
         if len(rows):
@@ -102,7 +101,7 @@ class SB3VecEnv(VecEnv):
         return _copy(obs), _copy(reward), done, infos
 
     def _describe_ends(self, infos: list[dict[str, Any]], rows: np.ndarray, info: Any, cut: np.ndarray) -> None:
-        final, returns, lengths = (_host(info[key]) for key in ("final_obs", "episode_return", "episode_length"))
+        final, returns, lengths = (host(info[key]) for key in ("final_obs", "episode_return", "episode_length"))
         seconds = round(time.time() - self._made, 6)
         for row in rows:
             infos[row]["terminal_observation"] = final[row].copy()
@@ -139,10 +138,6 @@ class SB3VecEnv(VecEnv):
         return list(self._get_indices(indices))
 
 
-def _host(array: Any) -> np.ndarray:
-    return array if isinstance(array, np.ndarray) else array.get()
-
-
 def _copy(array: Any) -> np.ndarray:
     """A contiguous copy in host memory."""
-    return np.array(_host(array), order="C")
+    return np.array(host(array), order="C")

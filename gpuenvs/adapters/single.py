@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 
 from gpuenvs import registry
+from gpuenvs.adapters.arrays import host, to_device
 from gpuenvs.errors import ConfigError
 from gpuenvs.runtime.buffers import DISABLED
 from gpuenvs.runtime.vector_env import BatchEnv
@@ -85,28 +86,21 @@ class SingleEnv(gymnasium.Env):
         if state is not None:
             self.batch.set_state(state)
         self._began = True
-        return _host(obs)[0].copy(), {}
+        return host(obs)[0].copy(), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """As Gymnasium. After the end of an episode call `reset`."""
-        one = np.asarray(action)[None]
-        obs, reward, terminated, truncated, info = self.batch.step(self._on_device(one))
-        extra: dict[str, Any] = {name: float(_host(info[name])[0]) for name in self.batch.spec.metrics}
-        if _host(info["nonfinite"])[0]:
+        one = to_device(self.batch, np.asarray(action)[None])
+        obs, reward, terminated, truncated, info = self.batch.step(one)
+        extra: dict[str, Any] = {name: float(host(info[name])[0]) for name in self.batch.spec.metrics}
+        if host(info["nonfinite"])[0]:
             extra["nonfinite"] = True
-        ended, cut = bool(_host(terminated)[0]), bool(_host(truncated)[0])
-        return _host(obs)[0].copy(), float(_host(reward)[0]), ended, cut, extra
-
-    def _on_device(self, action: np.ndarray) -> Any:
-        return action if self.batch.device == "cpu" else self.batch.backend.array_module.asarray(action)
+        ended, cut = bool(host(terminated)[0]), bool(host(truncated)[0])
+        return host(obs)[0].copy(), float(host(reward)[0]), ended, cut, extra
 
     def close(self) -> None:
         """May be called twice."""
         self.batch.close()
-
-
-def _host(array: Any) -> np.ndarray:
-    return array if isinstance(array, np.ndarray) else array.get()
 
 
 def make_single_env(env_id: str, **options: Any) -> SingleEnv:
