@@ -137,7 +137,7 @@ def timelines() -> str:
     """What the recorded timelines come to."""
     import json
 
-    from benchmarks import publish, timelines
+    from benchmarks import timelines
 
     document = json.loads(timelines.RESULTS.read_text())
     rows = [
@@ -151,14 +151,14 @@ def timelines() -> str:
         for name, recorded in document["schedules"].items()
     ]
     header = ("schedule", "steps/s", "environments busy", "learner busy", "lag, mean of all rows")
-    return publish.where(document["machine"]) + _rows(header, rows)
+    return _where(document["machine"]) + _rows(header, rows)
 
 
 def first_page() -> str:
     """How long a fresh user waits."""
     import json
 
-    from benchmarks import first_page, publish
+    from benchmarks import first_page
 
     document = json.loads(first_page.RESULTS.read_text())
     rows = [
@@ -170,8 +170,14 @@ def first_page() -> str:
         )
     ]
     learned = f"Mean return of {document['episodes']} episodes afterwards: {document['mean_return']:.0f}.\n"
-    where = publish.where(document["machine"]).replace(".\n", f"; load average {document['machine']['load']} before.\n")
-    return where + _rows(("command", "seconds", "CPU seconds"), rows) + "\n" + learned
+    return _where(document["machine"]) + _rows(("command", "seconds", "CPU seconds"), rows) + "\n" + learned
+
+
+def _where(machine: dict[str, Any]) -> str:
+    """The machine, and how busy it was before."""
+    from benchmarks import publish
+
+    return f"{publish.where(machine).rstrip()} Load average before: {machine['load']}.\n\n"
 
 
 EXAMPLES = (
