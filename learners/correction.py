@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from learners import functional as F
+from learners.native.rollout import fused_vtrace
 from learners.normalize import RewardNorm
 from learners.rollout import Batch, Rollout, final_values, make_batch
 
@@ -122,17 +123,13 @@ def _vtrace_batch(
     """Advantages carry the truncated ratio, so the batch's log-probs are those of the current weights."""
     value = rollout.value
     reward = rollout.reward if reward_norm is None else reward_norm(rollout.reward, rollout.done())
-    target, advantage = F.vtrace(
-        rollout.log_prob,
-        log_prob.view(rollout.log_prob.shape),
-        reward,
-        value[:-1],
-        value[-1],
-        rollout.terminated,
-        rollout.truncated,
-        rollout.final_value,
-        gamma,
-        trace_lambda=gae_lambda,
-    )
+    log_probs = rollout.log_prob, log_prob.view(rollout.log_prob.shape)
+    ends = rollout.terminated, rollout.truncated, rollout.final_value
+    if reward.device.type == "cpu":
+        target, advantage = torch.empty_like(reward), torch.empty_like(reward)
+        arrays = (tensor.numpy() for tensor in (*log_probs, reward, value, *ends))
+        fused_vtrace(*arrays, gamma, gae_lambda, target.numpy(), advantage.numpy())
+    else:
+        target, advantage = F.vtrace(*log_probs, reward, value[:-1], value[-1], *ends, gamma, trace_lambda=gae_lambda)
     action = rollout.action.flatten(0, 1)
     return Batch(features, action, log_prob, value[:-1].flatten(), advantage.flatten(), target.flatten())

@@ -231,3 +231,25 @@ def fused_gae(reward, value, terminated, truncated, final_value, gamma, gae_lamb
             running = advantage[t + 1, i] if t + 1 < steps else f32(0.0)
             ended = terminated[t, i] | truncated[t, i]
             advantage[t, i] = delta + (f32(0.0) if ended else f32(gamma * gae_lambda)) * running
+
+
+@cached
+@numba.njit(**STRICT)
+def fused_vtrace(behaviour_log_prob, log_prob, reward, value, terminated, truncated, final_value, gamma, trace_lambda,
+                 target, advantage):  # fmt: skip
+    """`learners.functional.vtrace` with bars of 1 on (T, n) arrays; value is (T + 1, n)."""
+    steps, envs = reward.shape
+    for i in range(envs):
+        following_target = value[steps, i]
+        correction = f32(0.0)
+        for t in range(steps - 1, -1, -1):
+            ended = terminated[t, i] | truncated[t, i]
+            following = final_value[t, i] if truncated[t, i] else value[t + 1, i]
+            following = f32(0.0) if terminated[t, i] else following
+            rho = min(f32(1.0), np.exp(log_prob[t, i] - behaviour_log_prob[t, i]))
+            ahead = following if ended else following + f32(trace_lambda) * (following_target - following)
+            advantage[t, i] = rho * (reward[t, i] + f32(gamma) * ahead - value[t, i])
+            delta = rho * (reward[t, i] + f32(gamma) * following - value[t, i])
+            correction = delta + (f32(0.0) if ended else f32(gamma * trace_lambda)) * rho * correction
+            following_target = value[t, i] + correction
+            target[t, i] = following_target

@@ -1,11 +1,13 @@
-"""Native values and log-probs of whole horizons against PyTorch's."""
+"""Native values, log-probs and V-trace of whole horizons against PyTorch's."""
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
+from learners import functional as F
 from learners.native.passes import FusedPasses
+from learners.native.rollout import fused_vtrace
 from learners.networks import Policy
 
 DISCRETE, CONTINUOUS = spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)
@@ -37,3 +39,20 @@ def test_threads_do_not_change_a_bit(threads):
     features, action = torch.linspace(-1, 1, 500).view(100, 5), torch.arange(90) % 3
     once, again = FusedPasses(policy, 1)(features, action), FusedPasses(policy, threads)
     assert all(torch.equal(a, b) for _ in range(3) for a, b in zip(once, again(features, action)))
+
+
+def test_native_vtrace_is_the_definition():
+    generator = torch.Generator().manual_seed(1)
+    steps, envs = 40, 7
+    behaviour, log_prob, reward, final = (torch.randn((steps, envs), generator=generator) for _ in range(4))
+    value = torch.randn((steps + 1, envs), generator=generator)
+    terminated, truncated = (torch.rand((steps, envs), generator=generator) < 0.2 for _ in range(2))
+    assert (terminated & truncated).any()
+    expected = F.vtrace(
+        behaviour, log_prob, reward, value[:-1], value[-1], terminated, truncated, final, 0.97, trace_lambda=0.8
+    )
+    found = torch.empty(steps, envs), torch.empty(steps, envs)
+    arrays = (behaviour, log_prob, reward, value, terminated, truncated, final)
+    fused_vtrace(*(tensor.numpy() for tensor in arrays), 0.97, 0.8, *(tensor.numpy() for tensor in found))
+    for ours, theirs in zip(found, expected):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
