@@ -72,7 +72,7 @@ def snapshot_differences(a: dict[str, np.ndarray], b: dict[str, np.ndarray], row
     """Names of the arrays that are not equal bit for bit; `rows` of b's are compared with all of a's."""
     wrong = []
     for name, value in a.items():
-        other = b[name] if name == "totals" else b[name][:, rows]
+        other = b[name][:, rows] if value.ndim > 1 else b[name]  # params and totals are of the whole batch
         if name == "totals" and rows != slice(None):
             continue
         if not np.array_equal(value, other, equal_nan=value.dtype.kind == "f"):
