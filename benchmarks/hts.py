@@ -171,7 +171,7 @@ def save(path: Path, document: dict[str, Any]) -> None:
     """Write results whole or not at all, with the machine and the command that made them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     context = click.get_current_context()
-    chosen = [f"--{name} {value}" for name in ("seconds", "repeats", "minutes", "series")
+    chosen = [f"--{name} {value}" for name in ("seconds", "repeats", "series")
               if _given(context, name) for value in _values(context.params[name])]  # fmt: skip
     command = " ".join(["python -m benchmarks.hts", context.info_name or "", *chosen])
     unfinished = path.with_suffix(".tmp")
