@@ -2,7 +2,7 @@
 
 Learning: every preset of the two algorithms on three environments, over five seeds; the steps after which the mean return
 of the last hundred episodes (while training, with noise) reaches the environment's goal. Speed: environment steps per second
-of the presets under both schedules, in turns; hts with shared cores and with cores of its own. Writes
+of the presets under both schedules, in turns; hts as it is, with the delayed gradient, and with cores of its own. Writes
 `benchmarks/results/hts_samples.json` and the table beside it.
 """
 
@@ -28,7 +28,12 @@ LEARNERS = ("ppo", "a2c")
 SEEDS = 5
 EPISODES = 100  # in the running mean
 SPEED_CASES = (("CartPole-v1", "ppo"), ("CartPole-v1", "a2c"), ("Pendulum-v1", "ppo"), ("Hopper-v5", "ppo"))
-WAYS = {"sync": ("sync", ()), "hts": ("hts", ()), "hts, own cores": ("hts", ("sampler_cores=1",))}
+WAYS = {
+    "sync": ("sync", ()),
+    "hts": ("hts", ()),
+    "hts, delayed": ("hts", ("correction=delayed",)),
+    "hts, own cores": ("hts", ("sampler_cores=1",)),
+}
 
 
 def steps_to_goal(env_id: str, algo: str, schedule: str, seed: int) -> tuple[int | None, float]:
@@ -102,6 +107,11 @@ def median_steps(steps: list[int | None]) -> float:
     return statistics.median(float("inf") if count is None else count for count in steps)
 
 
+def _against_sync(samples: dict[str, list[float]], way: str) -> float:
+    """How many times as fast as sync, the median over turns: what the machine does in a turn hits both."""
+    return statistics.median(a / b for a, b in zip(samples[way], samples["sync"], strict=True))
+
+
 def tables(document: dict[str, Any]) -> str:
     """The tables as Markdown."""
     learning = document.get("learning", [])
@@ -118,12 +128,10 @@ def tables(document: dict[str, Any]) -> str:
     lines = []
     for row in document.get("speed", []):
         speeds = {way: statistics.median(found) for way, found in row["samples"].items()}
-        best = max(value for way, value in speeds.items() if way != "sync")
-        lines.append(
-            [row["env"], row["algo"], *(f"{value:,.0f}" for value in speeds.values()), f"{best / speeds['sync']:.2f}x"]
-        )
+        best = max(_against_sync(row["samples"], way) for way in speeds if way != "sync")
+        lines.append([row["env"], row["algo"], *(f"{value:,.0f}" for value in speeds.values()), f"{best:.2f}x"])
     where = document["machine"]
-    second = markdown(["environment", "algorithm", *(f"{way}, steps/s" for way in WAYS), "hts / sync"], lines)
+    second = markdown(["environment", "algorithm", *(f"{way}, steps/s" for way in WAYS), "best hts / sync"], lines)
     return (
         f"{where['cores']} cores of {where['cpu']}.\n\nEnvironment steps until the mean return of the last {EPISODES} "
         f"training episodes, medians of {SEEDS} seeds:\n\n{text}\n\nSpeed of the presets, medians of turns:\n\n{second}\n"
