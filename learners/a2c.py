@@ -81,6 +81,7 @@ class A2C:
     """
 
     config_class = A2CConfig
+    stale_correction = "vtrace"  # under hts, of `learners.correction`; docs/schedules.md has the measurements
 
     def __init__(
         self,

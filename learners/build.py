@@ -188,7 +188,7 @@ def resolve(
     updates = -(-settings["total_steps"] // rows)
     where = _place(device, placement, learner_device, transfer)
     config = RunConfig(
-        env_id=envs.reference(env_id, env_backend, spec),
+        env_id=envs.reference(env_id, spec),
         env_params=env_params,
         algo=algo,
         schedule=schedule,

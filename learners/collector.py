@@ -215,7 +215,7 @@ def make_collector(
     `config` is the algorithm's. `actors` and `lockstep` are for host environments only: threads that infer, and whether all
     environments wait for one another in each step.
     """
-    if hasattr(env, "native_step") or not hasattr(env, "ready"):
+    if not hasattr(env, "ready"):
         return Collector(env, device, seed, config.noise_correlation, config.collector)
     from learners.host.collector import HostCollector
 

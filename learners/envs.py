@@ -40,7 +40,7 @@ def configured(env_id: str, backend: str, items: Iterable[str]) -> tuple[Any, di
     return host_spec(env_id, keywords), keywords
 
 
-def reference(env_id: str, backend: str, spec: Any) -> str:
+def reference(env_id: str, spec: Any) -> str:
     """What a run calls its environment: the id, or the file or module with its name that it can be loaded from again."""
     from gpuenvs import loading
 

@@ -18,7 +18,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -185,11 +185,7 @@ class MetricsWriter:
 
     def sync(self) -> None:
         """Make all rows durable: called before each checkpoint, so that none is ahead of its metrics."""
-        try:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise write_problem(self._path, error) from error
+        _make_durable(self._file, self._path)
         self._lags.sync()
         self._events.sync()
 
@@ -236,11 +232,7 @@ class LagFile:
 
     def sync(self) -> None:
         """Make the lines durable."""
-        try:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise write_problem(self._path, error) from error
+        _make_durable(self._file, self._path)
 
     def close(self) -> None:
         self._file.close()
@@ -278,11 +270,7 @@ class EventFile:
 
     def sync(self) -> None:
         """Make the events durable."""
-        try:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise write_problem(self._path, error) from error
+        _make_durable(self._file, self._path)
 
     def close(self) -> None:
         self._file.close()
@@ -293,6 +281,15 @@ class EventFile:
             self._file.flush()
         except OSError as error:
             raise write_problem(self._path, error) from error
+
+
+def _make_durable(file: IO[Any], path: Path) -> None:
+    """What was written to the open file is on the disk. Raises `RunError`."""
+    try:
+        file.flush()
+        os.fsync(file.fileno())
+    except OSError as error:
+        raise write_problem(path, error) from error
 
 
 def cut_rows(path: Path, step: int) -> tuple[list[str], int]:

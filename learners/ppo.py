@@ -114,6 +114,8 @@ class PPO:
     """
 
     config_class = PPOConfig
+    # Under hts, of `learners.correction`; docs/schedules.md has the measurements. Its clipping bounds what an old row can do.
+    stale_correction = "none"
 
     def __init__(
         self,

@@ -163,3 +163,10 @@ class Activity:
             "sampler_idle": max(0.0, 1.0 - sampling / wall),
             "learner_idle": max(0.0, 1.0 - learning / wall),
         }
+
+
+def make_sampler(collector: Any, overlap: bool, begin: Callable[[], None] | None = None) -> Sampler:
+    """Who collects for a schedule; `begin` is for `ThreadSampler`."""
+    if not overlap:
+        return InlineSampler(collector)
+    return collector if hasattr(collector, "open") else ThreadSampler(collector, begin)

@@ -19,9 +19,8 @@ from learners.collector import make_collector
 from learners.config import option, validate
 from learners.correction import Correction
 from learners.rollout import Rollout
-from learners.sampler import Activity
+from learners.sampler import Activity, make_sampler
 from learners.schedules.common import IterationResult, env_metrics, episodes, require_rows
-from learners.schedules.hts import make_sampler
 from learners.snapshots import Published
 
 AHEAD = 2  # horizons open at any time, so that the collector always has a next one

@@ -24,7 +24,7 @@ from learners.config import option, validate
 from learners.cores import CoreSplit
 from learners.correction import CORRECTIONS, Correction
 from learners.rollout import Rollout
-from learners.sampler import Activity, InlineSampler, Sampler, ThreadSampler
+from learners.sampler import Activity, InlineSampler, make_sampler
 from learners.schedules.common import IterationResult, env_metrics, episodes, require_rows
 from learners.snapshots import History, load_fields, save_fields
 from learners.swap import Swap
@@ -91,15 +91,17 @@ class HTSSchedule:
         self.collector = make_collector(env, policy.device, algo.seed, config, actors)
         self.collector.choose(policy)
         self._cores = CoreSplit(own.sampler_cores) if own.sampler_cores and own.overlap else None
-        self.correction = default_correction(algo) if own.correction == "auto" else own.correction
+        self.correction = algo.stale_correction if own.correction == "auto" else own.correction
         on_cuda = str(env.device) != "cpu"
-        self.sampler = make_sampler(self.collector, own.overlap and not on_cuda, self._cores)
+        begin = None if self._cores is None else self._cores.enter_sampler
+        self.sampler = make_sampler(self.collector, own.overlap and not on_cuda, begin)
+        self._inline = isinstance(self.sampler, InlineSampler)
         if self._cores is not None:
             self._cores.enter_learner()
         # The host goes on while CUDA works, in the order that it was told; other transfers publish between horizons.
         self._ahead = own.run_ahead and own.overlap and isinstance(self.transfer, Swap)
         with self.transfer.learning():
-            self._history = History(algo.policy, own.lag + 1)
+            self._history = History(algo.policy, own.lag + 1) if self.correction == "delayed" else None
         self._complete: deque[Rollout] = deque()
         self._activity = None if on_cuda else Activity()
         self._opened = self.iteration = 0
@@ -141,7 +143,7 @@ class HTSSchedule:
         with transfer.collecting():
             self.sampler.open(transfer.policy, rollout, self._opened)
         self._opened += 1
-        if isinstance(self.sampler, InlineSampler):
+        if self._inline:
             transfer.send()
 
     def _finish(self) -> None:
@@ -150,7 +152,7 @@ class HTSSchedule:
             self._complete.popleft()
         else:
             self.sampler.wait()
-        if not isinstance(self.sampler, InlineSampler):
+        if not self._inline:
             self.transfer.send()
 
     def _learn(self) -> dict[str, Any]:
@@ -161,9 +163,10 @@ class HTSSchedule:
             if self.iteration < self.lag:
                 algo.version += 1  # theta_{h+1} = theta_h
             else:
-                behaviour = self._history.get(self.iteration - self.lag) if self.correction == "delayed" else ()
+                behaviour = self._history.get(self.iteration - self.lag) if self._history else ()
                 metrics = algo.update(transfer.receive(), Correction(self.correction, behaviour))
-            self._history.keep(algo.version)
+            if self._history:
+                self._history.keep(algo.version)
         if metrics:
             transfer.release()
         return metrics
@@ -187,7 +190,7 @@ class HTSSchedule:
             "collector": self.collector.state_dict(),
             "env_steps": self.env_steps,
             "iteration": self.iteration,
-            "weights": self._history.state_dict(),
+            "weights": self._history.state_dict() if self._history else [],
             "horizons": self.transfer.pending(),
             "ahead": [save_fields(rollout) | save_episodes(rollout) for rollout in self._complete],
             "totals": [rollout.totals for rollout in self._complete],
@@ -197,17 +200,17 @@ class HTSSchedule:
         """Continue from a `state_dict`; env, algo and config must be made with the same options."""
         self.transfer.drain()
         self.algo.load_state_dict(state["algo"])
-        self._history.load_state_dict(state["weights"])
+        if self._history:
+            self._history.load_state_dict(state["weights"])
         self.transfer.restore(state["horizons"])
         self.transfer.reset()
         self.collector.load_state_dict(state["collector"])
         self.iteration = self._opened = int(state["iteration"])
         self.env_steps = int(state["env_steps"])
-        totals = state.get("totals") or [None] * len(state["ahead"])  # older checkpoints have none
-        for fields, rollout_totals in zip(state["ahead"], totals, strict=True):
+        for fields, totals in zip(state["ahead"], state["totals"], strict=True):
             rollout = self.transfer.begin()
             load_fields(rollout, fields)
-            rollout.totals = rollout_totals
+            rollout.totals = totals
             self._complete.append(rollout)
             self._opened += 1
 
@@ -215,20 +218,3 @@ class HTSSchedule:
 def save_episodes(rollout: Rollout) -> dict[str, Any]:
     """What only people read of a horizon."""
     return {name: getattr(rollout, name).clone() for name in ("episode_return", "episode_length")}
-
-
-def default_correction(algo: Any) -> str:
-    """What `correction=auto` comes to; docs/schedules.md has the measurements behind it.
-
-    PPO makes many steps from the weights as they stand: its own clipping bounds what a stale row can do.
-    """
-    return "none" if hasattr(algo.config, "clip_coef") else "vtrace"
-
-
-def make_sampler(collector: Any, overlap: bool, cores: CoreSplit | None = None) -> Sampler:
-    """Who collects for a schedule; see `learners.sampler`."""
-    if not overlap:
-        return InlineSampler(collector)
-    if hasattr(collector, "open"):
-        return collector
-    return ThreadSampler(collector, None if cores is None else cores.enter_sampler)
