@@ -305,22 +305,27 @@ def build(config: RunConfig, group: Group | None = None) -> Any:
         raise
 
 
+def policy_for(config: RunConfig, device: str = "cpu") -> Any:
+    """The run's policy as it is before training, on any device; it can take over any state dict of the run's policy."""
+    spec = envs.spec_of(config)
+    algorithm = compat.algorithm(config.algo)
+    settings = make_config(algorithm.config_class, config.settings)
+    return algorithm(settings, spec.observation_space, spec.action_space, resolve_device(device), config.seed).policy
+
+
 def load_policy(config: RunConfig, state: Mapping[str, Any], device: str = "cpu") -> Any:
     """The policy in a loaded checkpoint, on any device.
 
     Raises:
         CheckpointError: the checkpoint is of another kind of run.
     """
-    spec = envs.spec_of(config)
-    algorithm = compat.algorithm(config.algo)
-    settings = make_config(algorithm.config_class, config.settings)
-    algo = algorithm(settings, spec.observation_space, spec.action_space, resolve_device(device), config.seed)
     check_kind(config, state)
+    policy = policy_for(config, device)
     try:
-        algo.policy.load_state_dict(state["schedule"]["algo"]["policy"])
+        policy.load_state_dict(state["schedule"]["algo"]["policy"])
     except (KeyError, TypeError, RuntimeError) as error:
         raise misfit(error) from error
-    return algo.policy
+    return policy
 
 
 def kind_of(config: RunConfig) -> dict[str, str]:
