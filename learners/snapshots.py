@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -60,6 +62,59 @@ class Published:
         """(policy, version), never to be changed."""
         with self._lock:
             return self._newest
+
+
+class Leases:
+    """The newest weights in copies that are used again and again, for readers that say when they have done.
+
+    A copy that somebody has leased is never written to; when all are in use another is made.
+    """
+
+    def __init__(self, policy: Policy, version: int, device: torch.device | str) -> None:
+        self._policy, self._device = policy, device
+        self._lock = threading.Lock()
+        self._copies: list[Policy] = []
+        self._readers: dict[int, int] = {}  # id of a copy -> how many read it
+        self._newest: tuple[Policy, int] | None = None
+        self.nbytes = 0  # written so far
+        self.publish(version)
+
+    @torch.no_grad()
+    def publish(self, version: int) -> None:
+        """The learner's weights as they stand are `version`. Only one thread may publish."""
+        with self._lock:
+            newest = self._newest[0] if self._newest else None
+            free = [copy for copy in self._copies if copy is not newest and not self._readers.get(id(copy))]
+        if free:
+            copy = free[0]
+            pairs = zip(copy.acting_tensors(), self._policy.acting_tensors(), strict=True)
+            for target, source in pairs:
+                target.copy_(source)
+        else:
+            copy = self._policy.copy_on(self._device)
+            self._copies.append(copy)
+        self.nbytes += sum(tensor.nbytes for tensor in copy.acting_tensors())
+        with self._lock:
+            self._newest = copy, version
+
+    @property
+    def version(self) -> int:
+        """Of the newest weights."""
+        assert self._newest is not None
+        return self._newest[1]
+
+    @contextlib.contextmanager
+    def lease(self) -> Iterator[tuple[Policy, int]]:
+        """(policy, version), not to be changed, and safe to read within."""
+        with self._lock:
+            assert self._newest is not None
+            policy, version = self._newest
+            self._readers[id(policy)] = self._readers.get(id(policy), 0) + 1
+        try:
+            yield policy, version
+        finally:
+            with self._lock:
+                self._readers[id(policy)] -= 1
 
 
 def load_fields(rollout: Any, fields: dict[str, Tensor]) -> None:
