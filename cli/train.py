@@ -14,13 +14,13 @@ RUNS = Path("runs")
 
 @click.command("train")
 @click.argument("env")
-@click.option("-a", "--algo", default="ppo", show_default=True, help="Algorithm: ppo or a2c.")
+@click.option("-a", "--algo", default="ppo", show_default=True, help="Algorithm: ppo, a2c, sac, td3 or dqn.")
 @click.option(
     "--schedule",
     default="sync",
     show_default=True,
     help="Who collects and learns when: sync (in turns), hts (at the same time, rows one update old, reproducible to the "
-    "bit), async (nobody waits), or auto, which measures sync and hts.",
+    "bit), async (nobody waits), spreeze (sac, td3 and dqn: every part at its own pace), or auto, which measures sync and hts.",
 )
 @click.option(
     "--env-backend",
@@ -49,6 +49,16 @@ RUNS = Path("runs")
     "CPU and the learner on a GPU; auto measures them.  [default: all on --device]",
 )
 @click.option("--learner-device", metavar="cuda[:N]", help="With split: the learner's GPU.  [default: the next one]")
+@click.option(
+    "--critic-device",
+    metavar="cpu|cuda[:N]",
+    help="With spreeze: where the replay is and the critics learn, apart from the actor.",
+)
+@click.option(
+    "--actor-device",
+    metavar="cpu|cuda[:N]",
+    help="With spreeze: where the actor learns, at the same time as the critics.",
+)
 @click.option(
     "--transfer",
     metavar="auto|alias|peer|staged|pinned|remote",
@@ -141,10 +151,11 @@ def _print_settings(env: str, backend: str, algo: str, schedule: str) -> None:
 
     spec, _ = envs.configured(env, backend, ())
     values = preset(spec.id, algo, getattr(spec, "image", False))
-    own = "hts" if schedule == "auto" else schedule
+    auto = "sync" if compat.off_policy(algo) else "hts"
+    own = auto if schedule == "auto" else schedule
     rows = [
         [name, _text(values.get(name, option.default)), option.valid(), option.help]
-        for cls in (compat.algorithm(algo).config_class, compat.schedule(own).config_class)
+        for cls in (compat.algorithm(algo).config_class, compat.schedule(own, algo).config_class)
         for name, option in options(cls).items()
     ]
     if backend == "host":

@@ -28,6 +28,7 @@ from learners.presets import preset
 # Rows of metrics.csv and checkpoints that a run of default settings makes.
 ROWS_PER_RUN, CHECKPOINTS_PER_RUN = 1000, 20
 CHECKPOINT_MIN_SECONDS = 2.0
+REPLAY_MIN_SECONDS = 30.0  # where the replay is saved as well
 AUTO = "auto"  # the schedule that a short trial finds faster
 MAX_LOG_EVERY = 50  # a run that nobody means to finish should show rows all the same
 
@@ -55,6 +56,7 @@ class RunConfig:
         env_backend: `device` (kernels) or `host` (Gymnasium's environments in processes of their own).
         executors: processes that step host environments; 0 chooses. Does not change results.
         actors: threads that infer for host environments. Does not change results.
+        actor_device: `cpu` or `cuda:N`, of the actor's updates where those are not on `device`; empty where they are.
     """
 
     env_id: str
@@ -78,6 +80,7 @@ class RunConfig:
     env_backend: str = "device"
     executors: int = 0
     actors: int = 1
+    actor_device: str = ""
 
     @property
     def total_steps(self) -> int:
@@ -106,7 +109,7 @@ class RunConfig:
             config = dataclasses.replace(config, settings={**config.settings, "collector": collector})
         try:
             make_config(compat.algorithm(config.algo).config_class, config.settings)
-            make_config(compat.schedule(config.schedule).config_class, config.schedule_settings)
+            make_config(compat.schedule(config.schedule, config.algo).config_class, config.schedule_settings)
         except ConfigError as error:
             raise RunError(f"the run's config.json does not fit this version of gpurl: {error}") from error
         return config
@@ -158,6 +161,8 @@ def resolve(
     env_backend: str = "device",
     executors: int = 0,
     actors: int = 1,
+    actor_device: str | None = None,
+    critic_device: str | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> RunConfig:
     """Defaults, then the preset, then what the user gave; everything checked.
@@ -174,7 +179,9 @@ def resolve(
     spec, env_params = envs.configured(env_id, env_backend, env_items)
     compat.check(algo, "sync" if schedule == AUTO else schedule, spec.action_space)
     cls = compat.algorithm(algo).config_class
-    own_cls = compat.schedule("hts" if schedule == AUTO else schedule).config_class
+    off_policy = compat.off_policy(algo)
+    trial = "sync" if off_policy else "hts"  # what `auto` begins with
+    own_cls = compat.schedule(trial if schedule == AUTO else schedule, algo).config_class
     own_items = [item for item in items if _name(item) in options(own_cls)]
     own_settings = to_dict(make_config(own_cls, parse_overrides(own_cls, own_items)))
     values = {
@@ -186,6 +193,13 @@ def resolve(
     cores = allowed_cores()
     rows = settings["num_envs"] * settings["num_steps"]
     updates = -(-settings["total_steps"] // rows)
+    if critic_device is not None or actor_device is not None:
+        if schedule != "spreeze":
+            raise ConfigError("--actor-device and --critic-device are for --schedule spreeze")
+        own_settings["split"] = True
+        if critic_device == "cpu" and device == "auto":
+            device = "cpu"
+        learner_device = learner_device or (critic_device if critic_device != "cpu" else None)
     where = _place(device, placement, learner_device, transfer)
     config = RunConfig(
         env_id=envs.reference(env_id, spec),
@@ -202,9 +216,13 @@ def resolve(
         dtype=dtype,
         threads=max(1, cores // local_size()) if threads is None else _in_range("--threads", threads, 1, cores),
         torch_threads=_in_range("--torch-threads", torch_threads, 1, cores),
-        log_every=min(max(1, updates // ROWS_PER_RUN), MAX_LOG_EVERY),
+        log_every=2 if schedule == "spreeze" else min(max(1, updates // ROWS_PER_RUN), MAX_LOG_EVERY),
         checkpoint_every=checkpoint_every or max(rows, settings["total_steps"] // CHECKPOINTS_PER_RUN),
-        checkpoint_min_seconds=0.0 if checkpoint_every else CHECKPOINT_MIN_SECONDS,
+        checkpoint_min_seconds=0.0
+        if checkpoint_every
+        else REPLAY_MIN_SECONDS
+        if off_policy
+        else CHECKPOINT_MIN_SECONDS,
         keep_checkpoints=keep_checkpoints,
         **_on_one("cpu"),
     )
@@ -222,6 +240,8 @@ def resolve(
     if where is None:
         where, lines = choose(this_machine(), lambda p: _trial(config.placed(p)), device, learner_device, transfer)
     config = config.placed(where)
+    if actor_device is not None and (own := resolve_device(actor_device)) != config.device:
+        config = dataclasses.replace(config, actor_device=own)
     if schedule == AUTO:
         config, more = schedule_choice.choose(config, _trial)
         lines += more
@@ -286,15 +306,19 @@ def build(config: RunConfig, group: Group | None = None) -> Any:
     if config.placement == "split":  # raises if the run comes from a machine with a link and this one has none
         locate("split", this_machine(), config.env_device, config.device, config.transfer)
     settings = make_config(compat.algorithm(config.algo).config_class, config.settings)
-    schedule = compat.schedule(config.schedule)
+    schedule = compat.schedule(config.schedule, config.algo)
     own = make_config(schedule.config_class, config.schedule_settings)
+    off_policy = compat.off_policy(config.algo)
     device = resolve_device(config.device)
     env = envs.make(config, group)
     try:
         spaces = env.single_observation_space, env.single_action_space
-        algo = compat.algorithm(config.algo)(settings, *spaces, device, config.seed, group)
-        transfer = None  # the schedule's own, on one device
-        if config.transfer != "alias" or device != "cpu":
+        parted = {}
+        if getattr(own, "split", False):
+            parted = {"split": True, "actor_device": config.actor_device or device}
+        algo = compat.algorithm(config.algo)(settings, *spaces, device, config.seed, group, **parted)
+        transfer = None  # the schedule's own, on one device; a collector writes into the replay itself
+        if not off_policy and (config.transfer != "alias" or device != "cpu"):
             more = {"slots": own.slots, "apart": True} if schedule.apart else {}
             transfer = make_transfer(config.transfer, CudaRuntime(), env, algo, settings, **more)
         made = schedule(env, algo, settings, transfer, own, config.actors)

@@ -23,12 +23,16 @@ class AlgoInfo:
 
 @dataclass(frozen=True)
 class ScheduleInfo:
-    """What a schedule is and which data it hands to the learner."""
+    """What a schedule is and which data it hands to the learner.
+
+    `replay`: module and class for algorithms that learn from a replay, where those are others.
+    """
 
     module: str
     class_name: str
     on_policy: bool
     off_policy: bool
+    replay: tuple[str, str] | None = None
 
 
 ALGORITHMS = {
@@ -36,9 +40,16 @@ ALGORITHMS = {
     "a2c": AlgoInfo("learners.a2c", "A2C", on_policy=True, actions=(DISCRETE, CONTINUOUS)),
 }
 SCHEDULES = {
-    "sync": ScheduleInfo("learners.schedules.sync", "SyncSchedule", on_policy=True, off_policy=True),
+    "sync": ScheduleInfo(
+        "learners.schedules.sync",
+        "SyncSchedule",
+        on_policy=True,
+        off_policy=True,
+        replay=("learners.schedules.replay_sync", "ReplaySyncSchedule"),
+    ),
     "hts": ScheduleInfo("learners.schedules.hts", "HTSSchedule", on_policy=True, off_policy=False),
     "async": ScheduleInfo("learners.schedules.async_", "AsyncSchedule", on_policy=True, off_policy=False),
+    "spreeze": ScheduleInfo("learners.schedules.spreeze", "SpreezeSchedule", on_policy=False, off_policy=True),
 }
 
 
@@ -81,12 +92,20 @@ def algorithm(name: str) -> Any:
     return getattr(importlib.import_module(info.module), info.class_name)
 
 
-def schedule(name: str) -> Any:
-    """The schedule's class (imports torch)."""
+def schedule(name: str, algo: str = "ppo") -> Any:
+    """The schedule's class for an algorithm (imports torch)."""
     if name not in SCHEDULES:
         raise ConfigError(_unknown("schedule", name, SCHEDULES))
     info = SCHEDULES[name]
-    return getattr(importlib.import_module(info.module), info.class_name)
+    module, class_name = info.module, info.class_name
+    if info.replay is not None and off_policy(algo):
+        module, class_name = info.replay
+    return getattr(importlib.import_module(module), class_name)
+
+
+def off_policy(algo: str) -> bool:
+    """True for an algorithm that learns from a replay."""
+    return algo in ALGORITHMS and not ALGORITHMS[algo].on_policy
 
 
 def _unknown(what: str, name: str, known: Any) -> str:
