@@ -56,9 +56,10 @@ def _text(value: Any) -> str:
 def environments() -> str:
     """The built-in environments."""
     import gpuenvs
+    from gpuenvs.registry import BUILTIN
 
     rows = []
-    for env_id in gpuenvs.ids():
+    for env_id in BUILTIN:
         spec = gpuenvs.get(env_id)
         actions = (
             f"{_text(getattr(spec.action_space, 'n', spec.action_dim))} {'discrete' if spec.discrete else 'continuous'}"

@@ -1,33 +1,28 @@
 """Environments that a user wrote: `path/to/my_env.py:SPEC` or `package.module:SPEC` -> the object of that name.
 
 The name stands for an EnvSpec or for a function without arguments that returns one. A file may be given without a name if it
-holds one EnvSpec. It is run once per process, with its folder in front of the import path, so that it can import files
-beside it; files of one name in the folders of two environments keep apart. Nothing is left in `__pycache__`: what is
-imported is always what the file says now.
+holds one EnvSpec. It is run once per process and can import files beside it; files of one name in the folders of two
+environments keep apart, and what is imported is always what the file says now (`gpuenvs.folder_modules`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import importlib
 import inspect
-import linecache
 import os
 import sys
 import sysconfig
 import threading
 import traceback
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gpuenvs import folder_modules
 from gpuenvs.errors import GpurlError, LoadError, SpecError, UnknownEnvError, near_names
 from gpuenvs.spec import EnvSpec
 
 _lock = threading.RLock()
-_files: dict[Path, types.ModuleType] = {}
 _made: dict[tuple[str, str], EnvSpec] = {}  # what functions returned
 
 
@@ -126,57 +121,16 @@ def _call(text: str, function: Any) -> Any:
 
 def _run_file(path: Path) -> types.ModuleType:
     """The module of a file, run when it is first asked for."""
-    if path in _files:
-        return _files[path]
     try:
-        source = path.read_bytes()
+        path.open("rb").close()
     except OSError as error:
         near = near_names(path.name, (p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else ())
         why = "" if isinstance(error, FileNotFoundError) else f": {error.strerror or error}"
         raise UnknownEnvError(f"no file {path}{near}{why}") from error
-    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    module = types.ModuleType(name)
-    module.__file__ = str(path)
-    sys.modules[name] = module
-    # Tracebacks and `inspect` then show what was run, also when the file is edited later.
-    lines = source.decode("utf-8", "replace").splitlines(keepends=True)
-    linecache.cache[str(path)] = (len(source), None, lines, str(path))
     try:
-        with _folder_first(path.parent):
-            exec(compile(source, str(path), "exec"), module.__dict__)
+        return folder_modules.run_file(path)
     except (Exception, SystemExit) as error:
-        del sys.modules[name]
         _explain(str(path), error)
-    _files[path] = module
-    return module
-
-
-@contextlib.contextmanager
-def _folder_first(folder: Path) -> Iterator[None]:
-    """Imports find `folder` first, and none of the modules that another folder has under the same name."""
-    for name, module in list(sys.modules.items()):
-        origin = getattr(module, "__file__", None)
-        top = name.partition(".")[0]
-        here = [folder / f"{top}.py", folder / top / "__init__.py"]
-        if origin and any(place.is_file() for place in here) and _foreign(Path(origin), folder):
-            del sys.modules[name]
-    importlib.invalidate_caches()
-    written = sys.dont_write_bytecode
-    sys.path.insert(0, str(folder))
-    sys.dont_write_bytecode = True
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = written
-        sys.path.remove(str(folder))
-        if str(folder) not in sys.path:
-            sys.path.append(str(folder))  # for imports inside of functions; gpurl's own modules come first again
-
-
-def _foreign(origin: Path, folder: Path) -> bool:
-    """True for a module of another environment's folder."""
-    others = {path.parent for path in _files} - {folder}
-    return any(other in origin.parents for other in others) and folder not in origin.parents
 
 
 def _import(name: str) -> types.ModuleType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import py_compile
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,76 @@ def test_files_of_one_name_in_two_folders_keep_apart(tmp_path):
     assert first_step(f"{one}:SPEC") == 2.0
 
 
+def forget(monkeypatch):
+    """No module of these names now, and none that the test imports afterwards."""
+    for name in ("constants", "helper"):
+        monkeypatch.setitem(sys.modules, name, None)
+        del sys.modules[name]
+
+
+def values(file):
+    """What a file's functions see of the files beside it: (GAIN of constants.py, factor of helper.py)."""
+    scope = gpuenvs.get(f"{file}:SPEC").step.py_func.__globals__
+    return scope["constants"].GAIN, float(scope["push"].py_func(1.0))
+
+
+def test_modules_of_the_program_and_of_other_folders_are_not_taken_for_those_beside_the_file(tmp_path, monkeypatch):
+    """And the program keeps its own: the order of imports and what is in the import path make no difference."""
+    write(tmp_path / "program", gain=1.5)
+    monkeypatch.syspath_prepend(str(tmp_path / "program"))
+    forget(monkeypatch)
+    import constants
+
+    path = list(sys.path)
+    assert values(write(tmp_path / "one", gain=4.0, factor=5.0)) == (4.0, 5.0)
+    assert values(write(tmp_path / "other", gain=6.0, factor=7.0)) == (6.0, 7.0)
+    import helper
+
+    assert (constants.GAIN, float(helper.push.py_func(1.0))) == (1.5, 1.0)
+    assert sys.path == path
+    shared = tmp_path / "program" / "drift.py"  # the program's own environment uses what the program has
+    assert gpuenvs.get(f"{shared}:SPEC").step.py_func.__globals__["constants"] is constants
+
+
+def test_a_module_that_only_another_folder_has_is_not_found(tmp_path, monkeypatch):
+    forget(monkeypatch)
+    assert values(write(tmp_path / "one")) == (2.0, 1.0)
+    lonely = write(tmp_path / "other")
+    (lonely.parent / "constants.py").unlink()
+    assert "No module named 'constants'" in refusal(LoadError, f"{lonely}:SPEC")
+
+
+def test_an_import_inside_of_a_function_finds_the_file_beside_it_later(tmp_path):
+    late = (
+        "def late():\n    import constants\n    from package import inner\n\n    return constants.GAIN, inner.VALUE\n"
+    )
+    for folder, gain in (("one", 2.0), ("other", 3.0)):
+        file = write(tmp_path / folder, gain=gain)
+        file.write_text(f"{late}\n\nSPEC = 1\n")
+        (tmp_path / folder / "package").mkdir()
+        (tmp_path / folder / "package" / "__init__.py").write_text("from .inner import VALUE\n")
+        (tmp_path / folder / "package" / "inner.py").write_text("import constants\n\nVALUE = 10 * constants.GAIN\n")
+    functions = [loading.load_object(f"{tmp_path / folder / 'drift.py'}:late") for folder in ("one", "other")]
+    assert [function() for function in functions] == [(2.0, 20.0), (3.0, 30.0)]
+
+
+def test_bytecode_of_the_same_second_and_size_is_not_used(tmp_path):
+    """Python tells a source from the one its bytecode was made of by size and whole seconds alone."""
+    file = write(tmp_path)
+    py_compile.compile(str(tmp_path / "constants.py"), doraise=True)
+    stamp = (tmp_path / "constants.py").stat()
+    write(tmp_path, gain=9.0)
+    os.utime(tmp_path / "constants.py", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert values(file) == (9.0, 1.0)
+
+
+def test_after_an_error_the_files_beside_it_are_read_again(tmp_path):
+    file = write(tmp_path)
+    (tmp_path / "helper.py").write_text("def pull(x):\n    return x\n")
+    assert "cannot import name 'push'" in refusal(LoadError, f"{file}:SPEC")
+    assert values(write(tmp_path, factor=8.0)) == (2.0, 8.0)
+
+
 # --- compiled anew ---------------------------------------------------------------------------------------------------
 
 
@@ -140,8 +211,7 @@ def test_an_environment_typed_into_an_interpreter_works(tmp_path):
 def test_a_notebook_cell_that_is_run_again_counts_anew(tmp_path, monkeypatch):
     write(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name in ("constants", "helper"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    forget(monkeypatch)
     names = {"__name__": "__main__"}
     for bias, expected in ((0.0, 2.0), (1.5, 3.5)):
         exec(compile(ENV.replace("make_bias(0.0)", f"make_bias({bias})"), "<cell>", "exec"), names)
