@@ -1,4 +1,4 @@
-"""Random numbers of off-policy updates: functions of (seed, update) alone, so that engines compare and runs resume."""
+"""What the updates of off-policy learners draw: numbers that are a function of (seed, update) alone."""
 
 from __future__ import annotations
 
@@ -7,60 +7,66 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpuenvs.rng import fill_normal, philox4x32, split_seed
+from gpuenvs.rng import fill_normal, fill_plane, philox4x32, split_seed
 from gpuenvs.runtime.disk_cache import cached
 from gpuenvs.scalar import u32
+from learners.collectors.streams import as_array, on_torch_stream
 
-# Streams of the counter-based generator beside those of action noise and evaluation; see `gpuenvs.rng`.
-NEXT_ACTION, OWN_ACTION = 8, 9
-_INDEX_PLANE = 2**31 + 8 * 10
+# Streams of the counter-based generator. Action noise uses lower ones with the same seed.
+INDEX_STREAM = 1024
+NORMAL_STREAM = 1025
 
 
 @cached
-@numba.njit(nogil=True, error_model="numpy")
-def _fill_index(out, total, newest, num_envs, steps, update, seed_lo, seed_hi):
-    """out[k] = slot * num_envs + env of a uniform draw from the `total` newest rows; `newest`: slot of the newest step."""
-    for k in range(len(out)):
-        high, low, _, _ = philox4x32(u32(k), u32(update), u32(update >> 32), u32(_INDEX_PLANE), seed_lo, seed_hi)
-        drawn = ((np.uint64(high) << np.uint64(32)) | np.uint64(low)) % np.uint64(total)
-        row = np.int64(drawn)
-        slot = newest - row // num_envs
-        if slot < 0:
-            slot += steps
-        out[k] = slot * num_envs + row % num_envs
+@numba.njit(nogil=True)
+def _indices(out, seed_lo, seed_hi, update, plane, oldest, rows, total):
+    """Fill `out` with (oldest + a uniform number below `rows`) % total; 64 random bits make each."""
+    high_update, low_update = u32(update >> 32), u32(update)
+    for i in range(0, len(out), 2):
+        a, b, c, d = philox4x32(u32(i >> 1), low_update, high_update, plane, seed_lo, seed_hi)
+        out[i] = (oldest + _below(a, b, rows)) % total
+        if i + 1 < len(out):
+            out[i + 1] = (oldest + _below(c, d, rows)) % total
 
 
-def indices(
-    committed: int, visible: int, num_envs: int, steps: int, seed: int, update: int, count: int,
-    device: torch.device | None = None,
-) -> Tensor:  # fmt: skip
-    """(count,) int64 rows of a replay as `slot * num_envs + env`, uniform over the `visible` newest of `steps` ring slots.
+@numba.njit
+def _below(high, low, rows):
+    """floor(rows * u) of the number u in [0, 1) with these 64 bits after the point; rows below 2**32."""
+    n = np.uint64(rows)
+    carry = (np.uint64(low) * n) >> np.uint64(32)
+    return np.int64((np.uint64(high) * n + carry) >> np.uint64(32))
 
-    Sampling is with replacement. On a CPU the numbers depend on the arguments alone; on CUDA on the arguments and the device.
+
+def indices(committed: int, visible: int, num_envs: int, steps: int, seed: int, update: int, count: int) -> Tensor:
+    """Flat numbers (count,) int64, slot * num_envs + env, of transitions drawn with replacement for update number `update`.
+
+    Uniform over the newest `visible` of the `committed` steps of a `learners.replay.Replay` with `steps` slots (over all, if
+    fewer are committed). A function of the arguments alone.
 
     Raises:
-        ValueError: nothing is visible.
+        ValueError: nothing is there to draw from, or too much.
     """
-    if visible < 1:
-        raise ValueError("the replay is empty: nothing to sample from")
-    total, newest = visible * num_envs, (committed - 1) % steps
-    if device is None or device.type == "cpu":
-        out = torch.empty(count, dtype=torch.int64)
-        _fill_index(out.numpy(), total, newest, num_envs, steps, np.uint64(update), *split_seed(seed))
-        return out
-    row = torch.randint(total, (count,), generator=_generator(device, seed, update, 0), device=device)
-    return (newest - row.div(num_envs, rounding_mode="floor")) % steps * num_envs + row % num_envs
+    visible = min(visible, committed)
+    if not 0 < visible * num_envs < 2**32:
+        raise ValueError(f"cannot draw from {visible * num_envs} transitions")
+    out = np.empty(count, np.int64)
+    oldest = (committed - visible) % steps * num_envs
+    words = split_seed(seed)
+    _indices(out, *words, np.int64(update), fill_plane(INDEX_STREAM), oldest, visible * num_envs, steps * num_envs)
+    return torch.from_numpy(out)
 
 
-def normals(seed: int, update: int, stream: int, rows: int, k: int, device: torch.device | None = None) -> Tensor:
-    """(rows, k) standard normal numbers; `stream` is `NEXT_ACTION` or `OWN_ACTION`."""
-    if device is None or device.type == "cpu":
-        out = np.empty((1, rows, k), np.float32)
-        fill_normal(out, seed, 0, update & 0xFFFFFFFF, stream)
-        return torch.from_numpy(out[0])
-    return torch.randn((rows, k), generator=_generator(device, seed, update, stream), device=device)
+def normals(seed: int, update: int, stream: int, rows: int, width: int, device: str | torch.device = "cpu") -> Tensor:
+    """Standard normal numbers (rows, width) f32 for update number `update`; `stream` (0, 1 ...) tells uses apart.
 
+    Row i is the same however many rows are asked for. On CUDA they are made there, of the same random bits.
+    """
+    out, device = torch.empty((1, rows, width), device=device), torch.device(device)
+    if device.type == "cpu":
+        fill_normal(out.numpy(), seed, 0, update, NORMAL_STREAM + stream)
+        return out[0]
+    from gpuenvs.runtime.cuda_noise import fill_noise
 
-def _generator(device: torch.device, seed: int, update: int, stream: int) -> torch.Generator:
-    mixed = np.random.SeedSequence([seed, update, stream]).generate_state(1, np.uint64)[0]
-    return torch.Generator(device).manual_seed(int(mixed >> np.uint64(1)))
+    with on_torch_stream(device):
+        fill_noise(as_array(out), "normal", seed, 0, update, NORMAL_STREAM + stream)
+    return out[0]

@@ -1,61 +1,140 @@
-"""Experience replay on the learner's device: a ring over (steps, num_envs), one record per transition.
-
-| record | columns | meaning |
-|---|---|---|
-| obs | d | raw observation the action was chosen on |
-| action | k, or 1 for a discrete action | normalised to [-1, 1]; the number of a discrete one |
-| next_obs | d | raw observation that followed: where an episode ended the ended state's, never the next episode's |
-| reward, terminated, truncated | 1 each | as the environment reported them; flags are 0 or 1 |
-
-A record is contiguous, so that drawing a batch is one gather of a few cache lines per row, on either kind of device.
-
-One writer fills a block of `horizon` steps at a time and commits it; readers look at `committed` once per batch and need no
-lock. The ring is `spare` blocks longer than what is sampled from: so far may the writer get before it overwrites what readers
-drew; see `learners.schedules.spreeze`.
-"""
+"""A ring of transitions on the learner's device, from which off-policy learners draw their batches."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gpuenvs.errors import ConfigError
+from gpuenvs.errors import CheckpointError, ConfigError
 from learners import draws
 from learners.images import is_image
 from learners.networks import action_head, obs_shape
 
 
 class Sample(NamedTuple):
-    """B transitions of up to n steps each."""
+    """Transitions to learn from, B of them. obs, action and reward may be views of one table of records."""
 
     obs: Tensor  # (B, d) raw
-    action: Tensor  # (B, k) f32 normalised, or (B,) i64
-    reward: Tensor  # (B,) discounted sum over the steps
-    next_obs: Tensor  # (B, d) raw, after the last of the steps
-    discount: Tensor  # (B,) gamma ** steps; 0 where the last of them terminated
+    action: Tensor  # (B, k), as the policy put it out; discrete: (B, 1), the number of the action
+    reward: Tensor  # (B,) discounted sum over the steps taken
+    next_obs: Tensor  # (B, d) raw, after the last of them
+    discount: Tensor  # (B,) gamma^steps, what V(next_obs) is worth; 0 where the episode terminated
 
 
-class Replay:
-    """See the module's docstring.
+class Layout(NamedTuple):
+    """The columns of a record."""
 
-    Args:
-        capacity: transitions that are sampled from when it is full, rounded up to whole horizons.
-        num_envs: environments that are collected from.
-        observation_space, action_space: of one environment; observations are vectors.
-        horizon: steps that are written at a time.
-        device: where it lives.
-        spare: horizons of room beside the capacity, at least one.
+    columns: dict[str, slice]
+    width: int
 
-    Attributes:
-        data: (steps, num_envs, width) float32 records.
-        version: (steps,) int64 on the host: updates behind the weights that chose the actions of a step.
-        committed: steps ever committed.
+
+def layout(observation_space: Any, action_space: Any) -> Layout:
+    """Where the parts of a transition are in its record of float32 numbers.
 
     Raises:
-        ConfigError: the observations are images, or the device has not enough memory.
+        ConfigError: observations are no vectors, or the action space is not supported.
+    """
+    if is_image(observation_space):
+        raise ConfigError("a replay holds vectors and this environment's observations are images; use ppo or a2c")
+    obs_dim = obs_shape(observation_space)[0]
+    head, outputs = action_head(action_space)
+    action_dim = 1 if head.action_dtype is torch.int64 else outputs
+    sizes = {"obs": obs_dim, "action": action_dim, "next_obs": obs_dim, "reward": 1, "terminated": 1, "truncated": 1}
+    columns, width = {}, 0
+    for name, size in sizes.items():
+        columns[name] = slice(width, width + size)
+        width += size
+    return Layout(columns, width)
+
+
+class Views:
+    """The parts of records (..., width) by their names; reward and the two flags (1.0 or 0.0) without a last axis."""
+
+    obs: Tensor
+    action: Tensor
+    next_obs: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+
+    def __init__(self, data: Tensor, columns: Mapping[str, slice]) -> None:
+        self.data = data
+        for name, part in columns.items():
+            view = data[..., part]
+            setattr(self, name, view.squeeze(-1) if name in ("reward", "terminated", "truncated") else view)
+
+
+class Block(Views):
+    """One horizon of the ring, T = num_steps steps of n = num_envs environments, to be written or just written.
+
+    obs, action, next_obs, reward, terminated, truncated (T, n, ...) are views of the ring, and so is version (T,) int64, on
+    the host. They hold this horizon until the ring comes round.
+
+    Attributes:
+        first: number of the first step, counted from the beginning of the run.
+        episode_return, episode_length: (T, n) f32, i32 of the ended episode; valid only where one ended. This block's own.
+        totals: as of a `learners.rollout.Rollout`.
+    """
+
+    def __init__(self, data: Tensor, columns: Mapping[str, slice], version: Tensor, first: int) -> None:
+        super().__init__(data, columns)
+        self.version, self.first = version, first
+        self.num_steps, self.num_envs = data.shape[:2]
+        self.episode_return = torch.zeros(data.shape[:2], device=data.device)
+        self.episode_length = torch.zeros(data.shape[:2], dtype=torch.int32, device=data.device)
+        self.totals: Any = None
+
+    @property
+    def rows(self) -> int:
+        """T * n."""
+        return self.num_steps * self.num_envs
+
+    def done(self) -> Tensor:
+        """(T, n) bool: an episode ended in this step, either way."""
+        return (self.terminated + self.truncated) > 0
+
+    def finished_episodes(self) -> tuple[Tensor, Tensor]:
+        """Returns and lengths of the episodes that ended in this horizon, in order of time, then environment."""
+        done = self.done()
+        return self.episode_return[done], self.episode_length[done]
+
+    def fill(self, **parts: Any) -> None:
+        """Copy whole parts (T, n, ...) by their names, each in one go, from anything that speaks DLPack."""
+        for name, part in parts.items():
+            target = getattr(self, name)
+            source = torch.from_dlpack(part)
+            target.copy_(source.view_as(target) if source.numel() == target.numel() else source)
+
+
+class Replay(Views):
+    """The newest transitions of `num_envs` environments: a ring over time steps, each a row of one record per environment.
+
+    A record holds a whole transition, its next observation too, so that a batch is one gather, and what followed the end of
+    an episode is what the environment says it was.
+
+    One thread writes whole horizons: `begin`, fill the block, `commit`. Any number of threads read what is committed, without
+    a lock: `draw`, then `sample`. What the writer may be filling is never drawn. A reader is safe while the writer is no
+    further than `spare` horizons beyond what was committed when the reader drew; that is for the schedule to see to.
+
+    Args:
+        capacity: transitions to keep at least.
+        num_envs: n.
+        observation_space, action_space: of one environment.
+        horizon: steps that are written together.
+        device: where the records are.
+        spare: horizons beside the capacity.
+
+    Raises ConfigError for images and for spaces that no policy knows.
+
+    Attributes:
+        data: (steps, num_envs, width) f32, all records; obs, action, next_obs, reward, terminated, truncated are views of it.
+        columns: where in a record each part is.
+        version: (steps,) int64 on the host, of the weights that chose the actions of a step.
+        committed: steps ever committed. Step number t is in slot t % steps.
     """
 
     def __init__(
@@ -68,196 +147,136 @@ class Replay:
         device: str | torch.device = "cpu",
         spare: int = 1,
     ) -> None:
-        if is_image(observation_space):
-            raise ConfigError("off-policy learning from images is not supported: use ppo or a2c")
-        self.num_envs, self.horizon, self.spare = num_envs, horizon, spare
-        self.device = torch.device(device)
-        self.columns, self.width, self.discrete = _layout(observation_space, action_space)
-        self.steps = _steps(capacity, num_envs, horizon, spare)
-        shape = (self.steps, num_envs, self.width)
-        try:
-            self.data = torch.zeros(shape, device=self.device)
-        except RuntimeError as error:
-            gigabytes = 4 * math.prod(shape) / 1e9
-            raise ConfigError(f"a replay of {gigabytes:.2f} GB does not fit; use a smaller buffer_size") from error
+        self.columns, width = layout(observation_space, action_space)
+        self.steps, self.horizon, self.spare = _steps(capacity, num_envs, horizon, spare), horizon, spare
+        super().__init__(torch.zeros((self.steps, num_envs, width), device=device), self.columns)
+        self.num_envs, self.device = num_envs, self.data.device
         self.version = torch.zeros(self.steps, dtype=torch.int64)
         self.committed = 0
-        self._flat = self.data.view(-1, self.width)
+        self._records = self.data.view(-1, width)
+        self._tail = self._records[:, self.columns["reward"].start :]  # reward, terminated, truncated
 
     @staticmethod
     def nbytes(
         capacity: int, num_envs: int, observation_space: Any, action_space: Any, horizon: int, spare: int = 1
     ) -> int:
-        """Bytes that a replay of these arguments takes on its device."""
-        return 4 * _layout(observation_space, action_space)[1] * num_envs * _steps(capacity, num_envs, horizon, spare)
-
-    def __getattr__(self, name: str) -> Tensor:
-        columns = self.__dict__.get("columns", {})
-        if name not in columns:
-            raise AttributeError(name)
-        return _column(self.data, columns, name)
+        """Bytes that a replay with these arguments takes on its device."""
+        return _steps(capacity, num_envs, horizon, spare) * num_envs * 4 * layout(observation_space, action_space).width
 
     @property
     def visible(self) -> int:
-        """Steps that are sampled from."""
+        """Steps that can be sampled from."""
         return min(self.committed, self.steps - self.spare * self.horizon)
 
     @property
     def size(self) -> int:
-        """Transitions that are sampled from."""
+        """Transitions that can be sampled from."""
         return self.visible * self.num_envs
 
+    # --- writing ---------------------------------------------------------------------------------------------------------
+
     def begin(self) -> Block:
-        """The next `horizon` steps of the ring, to be written; the oldest ones, once it is full."""
-        return Block(self, self.committed)
+        """The block to write next. Until it is committed, beginning again gives the same rows."""
+        first = self.committed
+        rows = slice(first % self.steps, first % self.steps + self.horizon)
+        return Block(self.data[rows], self.columns, self.version[rows], first)
 
     def commit(self, block: Block) -> None:
-        """The block that was begun last is complete."""
-        if block.first != self.committed:
-            raise ValueError(f"the block of step {block.first} was begun before step {self.committed} was committed")
-        self.committed += self.horizon
-
-    def draw(self, seed: int, update: int, count: int) -> Tensor:
-        """(count,) int64 indices for `sample`, uniform over what is visible now; see `learners.draws.indices`."""
-        committed = self.committed  # read once: the writer may go on meanwhile
-        visible = min(committed, self.steps - self.spare * self.horizon)
-        return draws.indices(committed, visible, self.num_envs, self.steps, seed, update, count, self.device)
-
-    def sample(self, index: Tensor, n_step: int = 1, gamma: float = 0.99) -> Sample:
-        """The transitions at `index` (B,), each over up to `n_step` steps.
-
-        A transition ends at the end of its episode, whether that terminated or was cut off, and at the newest row; it is
-        bootstrapped from the observation after its last step unless that step terminated.
-        """
-        rows = self._flat.index_select(0, index)
-        columns = self.columns
-        reward, next_obs = rows[:, columns["reward"]].squeeze(1), rows[:, columns["next_obs"]]
-        terminated = rows[:, columns["terminated"]].squeeze(1)
-        discount = gamma * (1 - terminated)
-        if n_step > 1:
-            reward, next_obs, discount = self._look_ahead(index, n_step, gamma, rows, reward, next_obs, discount)
-        action = rows[:, columns["action"]]
-        return Sample(
-            rows[:, columns["obs"]], action.squeeze(1).long() if self.discrete else action, reward, next_obs, discount
-        )
-
-    def _look_ahead(
-        self, index: Tensor, n_step: int, gamma: float, rows: Tensor, reward: Tensor, next_obs: Tensor, discount: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        slot = index.div(self.num_envs, rounding_mode="floor")
-        env = index - slot * self.num_envs
-        ahead = (self.committed - 1 - slot) % self.steps  # committed steps after the row
-        going = self._going(rows)
-        power = gamma
-        for k in range(1, n_step):
-            going = going & (ahead >= k)
-            rows = self._flat.index_select(0, (slot + k) % self.steps * self.num_envs + env)
-            reward = torch.where(going, reward + power * rows[:, self.columns["reward"]].squeeze(1), reward)
-            next_obs = torch.where(going[:, None], rows[:, self.columns["next_obs"]], next_obs)
-            power *= gamma
-            terminated = rows[:, self.columns["terminated"]].squeeze(1)
-            discount = torch.where(going, power * (1 - terminated), discount)
-            going = going & self._going(rows)
-        return reward, next_obs, discount
-
-    def _going(self, rows: Tensor) -> Tensor:
-        """(B,) bool: the episode goes on after these records."""
-        ends = rows[:, self.columns["terminated"]] + rows[:, self.columns["truncated"]]
-        return ends.squeeze(1) == 0
-
-    def state_dict(self) -> dict[str, Any]:
-        """What is visible, oldest step first, and where the ring stands."""
-        slots = torch.arange(self.committed - self.visible, self.committed) % self.steps
-        return {
-            "data": self.data[slots.to(self.device)],
-            "version": self.version[slots],
-            "committed": self.committed,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict` of a replay with the same sizes, bit for bit.
+        """From now on the block can be sampled from.
 
         Raises:
-            ValueError: the sizes differ.
+            ValueError: another block was committed since this one was begun.
         """
-        data, committed = state["data"], int(state["committed"])
-        visible = min(committed, self.steps - self.spare * self.horizon)
-        if tuple(data.shape) != (visible, self.num_envs, self.width):
-            raise ValueError(
-                f"the replay in the checkpoint has shape {tuple(data.shape)}; were buffer_size or num_envs changed?"
+        if block.first != self.committed:
+            raise ValueError(f"the block of step {block.first} is committed, but step {self.committed} is next")
+        self.committed += self.horizon
+
+    # --- reading ---------------------------------------------------------------------------------------------------------
+
+    def draw(self, seed: int, update: int, count: int, committed: int | None = None) -> Tensor:
+        """Flat numbers (count,) int64 on the device, of transitions drawn with replacement from all that can be sampled from.
+
+        A function of its arguments and of `committed`, which is how many steps were committed; None: as it is now.
+
+        Raises:
+            ValueError: there are none.
+        """
+        newest = self.committed if committed is None else committed
+        visible = self.steps - self.spare * self.horizon
+        index = draws.indices(newest, visible, self.num_envs, self.steps, seed, update, count)
+        return index if self.device.type == "cpu" else index.pin_memory().to(self.device, non_blocking=True)
+
+    def sample(self, index: Tensor, n_step: int, gamma: float, committed: int | None = None) -> Sample:
+        """The transitions `index` (B,), flat numbers slot * num_envs + env, over `n_step` steps each.
+
+        Fewer steps where the episode ends, either way, and where the newest row is reached: V(next_obs) follows there, after
+        gamma to the power of the steps that were taken. Nothing waits for the device.
+        """
+        rows = self._records.index_select(0, index)
+        reward, terminated, truncated = rows[:, self.columns["reward"].start :].unbind(-1)
+        next_obs = rows[:, self.columns["next_obs"]]
+        discount = torch.full_like(reward, gamma)
+        if n_step > 1:
+            newest = (self.committed if committed is None else committed) - 1
+            # Rows that follow each one before the newest is passed.
+            left = torch.remainder(newest - torch.div(index, self.num_envs, rounding_mode="floor"), self.steps)
+            going, last = (terminated + truncated) == 0, index
+            for k in range(1, n_step):
+                going = going & (left >= k)
+                last = torch.where(going, torch.remainder(index + k * self.num_envs, len(self._records)), last)
+                later, ended, cut = self._tail.index_select(0, last).unbind(-1)
+                reward = torch.where(going, reward + gamma**k * later, reward)
+                discount = torch.where(going, gamma ** (k + 1), discount)
+                terminated = torch.where(going, ended, terminated)
+                going = going & ((ended + cut) == 0)
+            next_obs = self._records.index_select(0, last)[:, self.columns["next_obs"]]
+        obs, action = rows[:, self.columns["obs"]], rows[:, self.columns["action"]]
+        return Sample(obs, action, reward, next_obs, discount * (1 - terminated))
+
+    # --- checkpoints -----------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """What can be sampled from, oldest first, as copies on the host. No horizon may be under way."""
+        slots = self._visible_slots()
+        return {
+            "committed": self.committed,
+            "data": torch.cat([self.data[part].cpu() for part in slots]),
+            "version": torch.cat([self.version[part] for part in slots]),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Hold what the replay of a `state_dict` held, in the same places.
+
+        Raises:
+            CheckpointError: that one was of another size.
+        """
+        before, self.committed = self.committed, int(state["committed"])
+        slots = self._visible_slots()
+        expected = (self.visible, *self.data.shape[1:])
+        if self.committed % self.horizon or tuple(state["data"].shape) != expected:
+            self.committed = before
+            raise CheckpointError(
+                f"the checkpoint's replay holds {tuple(state['data'].shape)} numbers and this run's {expected}; resume with "
+                "the num_envs, num_steps and buffer_size of the run"
             )
-        slots = torch.arange(committed - visible, committed) % self.steps
-        self.data[slots.to(self.device)] = data.to(self.device)
-        self.version[slots] = state["version"].cpu()
-        self.committed = committed
+        at = 0
+        for part in slots:
+            rows = slice(at, at + part.stop - part.start)
+            self.data[part] = state["data"][rows].to(self.device)
+            self.version[part] = state["version"][rows]
+            at = rows.stop
 
-
-class Block:
-    """`horizon` steps of a replay's ring, to be written in place.
-
-    | tensor | shape | meaning of row t |
-    |---|---|---|
-    | obs, action, next_obs, reward, terminated, truncated | (T, n, ...) f32 | views of the records |
-    | episode_return, episode_length | (T, n) f32, i32 | of the ended episode; valid only where one ended |
-    | version | (T,) i64, on the host | updates behind the weights that chose the actions |
-
-    `first` is the number of its first step since the beginning. `totals` as in `learners.rollout.Rollout`.
-    """
-
-    def __init__(self, replay: Replay, first: int) -> None:
-        self.first, self.num_steps, self.num_envs = first, replay.horizon, replay.num_envs
-        slot = first % replay.steps
-        self.data = replay.data[slot : slot + replay.horizon]
-        self.version = replay.version[slot : slot + replay.horizon]
-        for name in replay.columns:
-            setattr(self, name, _column(self.data, replay.columns, name))
-        self.columns = replay.columns
-        shape = (self.num_steps, self.num_envs)
-        self.episode_return = torch.zeros(shape, device=replay.device)
-        self.episode_length = torch.zeros(shape, dtype=torch.int32, device=replay.device)
-        self.totals: Any = None
-
-    obs: Tensor
-    action: Tensor
-    next_obs: Tensor
-    reward: Tensor
-    terminated: Tensor
-    truncated: Tensor
-
-    @property
-    def rows(self) -> int:
-        """T * n."""
-        return self.num_steps * self.num_envs
-
-    def done(self) -> Tensor:
-        """(T, n) bool: an episode ended in this step, either way."""
-        return (self.terminated + self.truncated) > 0
-
-    def finished_episodes(self) -> tuple[Tensor, Tensor]:
-        """Returns and lengths of the episodes that ended in this block, in order of time, then environment."""
-        done = self.done()
-        return self.episode_return[done], self.episode_length[done]
-
-
-def _layout(observation_space: Any, action_space: Any) -> tuple[dict[str, slice], int, bool]:
-    """(columns of a record, its width, whether actions are discrete)."""
-    (d,) = obs_shape(observation_space)
-    head, k = action_head(action_space)
-    discrete = head.action_dtype == torch.int64
-    columns, end = {}, 0
-    widths = {"obs": d, "action": 1 if discrete else k, "next_obs": d, "reward": 1, "terminated": 1, "truncated": 1}
-    for name, width in widths.items():
-        columns[name] = slice(end, end + width)
-        end += width
-    return columns, end, discrete
+    def _visible_slots(self) -> list[slice]:
+        """What can be sampled from, oldest first, as one or two ranges of slots."""
+        first, count = (self.committed - self.visible) % self.steps, self.visible
+        before_end = min(count, self.steps - first)
+        return [slice(first, first + before_end), slice(0, count - before_end)]
 
 
 def _steps(capacity: int, num_envs: int, horizon: int, spare: int) -> int:
-    """Slots of the ring: whole horizons for the capacity, and the spare ones."""
-    return (-(-capacity // (num_envs * horizon)) + spare) * horizon
-
-
-def _column(data: Tensor, columns: dict[str, slice], name: str) -> Tensor:
-    """The view (..., width) of a column, without the last dimension for single numbers."""
-    view = data[..., columns[name]]
-    return view[..., 0] if name in ("reward", "terminated", "truncated") else view
+    """Slots of the ring: the capacity in whole horizons, and the spare ones."""
+    if min(capacity, num_envs, horizon, spare) < 1:
+        raise ConfigError(
+            f"a replay needs a capacity, environments and steps, got {capacity}, {num_envs} and {horizon}"
+        )
+    return (math.ceil(capacity / (num_envs * horizon)) + spare) * horizon
