@@ -15,7 +15,7 @@ import torch
 
 from gpuenvs.errors import RunError
 from gpuenvs.runtime.threads import allowed_cores
-from learners import checkpoint, runs, source, system
+from learners import checkpoint, replay_file, runs, source, system
 from learners.build import RunConfig, build, check_kind, kind_of, load_policy, own_device
 from learners.distributed import Group, joined
 from learners.env_options import reference_keywords
@@ -152,9 +152,10 @@ def _read(run: RunDirectory, total_steps: int | None) -> tuple[dict[str, Any], d
         raise RunError(
             f"nothing left to do: {run.path} is at step {steps[-1][0]} of {total_steps}; give a larger --total-steps"
         )
-    state = checkpoint.load(steps[-1][1])
+    step, file = steps[-1]
+    state = checkpoint.load(file)
     check_kind(config, state)
-    return document, state
+    return document, replay_file.attach(run.checkpoints, step, state)
 
 
 def _kind_of_device(device: str, group: Group | None) -> str:

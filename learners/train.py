@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuenvs.errors import NonFiniteError, ProcessError, RunError
-from learners import checkpoint
+from learners import checkpoint, replay_file
 from learners.build import misfit
 from learners.interrupts import StopRequest
 from learners.metrics import Interval, MetricsWriter
@@ -177,8 +177,13 @@ class Trainer:
         return self.schedule.env.nonfinite_states, self.schedule.env.nonfinite_rewards
 
     def _save(self, path: Path) -> None:
-        checkpoint.save(path, self.state_dict(), step=self.step, score=self._interval.recent_return())
+        state, replay = replay_file.split(self.state_dict())
+        if replay is not None:
+            replay_file.save(path.parent, self.step, replay)
+        checkpoint.save(path, state, step=self.step, score=self._interval.recent_return())
         checkpoint.prune(path.parent, self.settings.keep_checkpoints)
+        if replay is not None:
+            replay_file.prune(path.parent, self.step)
 
     def _iterate(self) -> None:
         result = self._advance()
