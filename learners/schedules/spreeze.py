@@ -8,7 +8,7 @@ The paper's internals are not public; this is gpurl's own design. What one part 
 copy: weights through `Leases`, experience through a ring whose newest horizon nobody samples from before it is complete. The
 update-to-data ratio is enforced (`learners.ratio`): the part that is ahead sleeps.
 
-With `deterministic` the parts work in rounds: in round r the sampler collects one horizon under the weights that the round began
+With `deterministic` the parts work in rounds: in each the sampler collects one horizon under the weights that it began
 with, while the learner makes the updates that the data of the rounds before calls for. Both still work at the same time, and
 the weights depend on the seed alone.
 """
