@@ -70,6 +70,23 @@ class ReplayLoop:
         """Whether the next horizon is one of random actions, before learning begins."""
         return self.env_steps < self.config.learning_starts
 
+    @property
+    def filled(self) -> bool:
+        """Whether there is enough to learn from; false at the beginning, and after a resume without a replay."""
+        return self.replay.size >= max(1, min(self.config.learning_starts, self.config.buffer_size))
+
+    def may_collect(self) -> bool:
+        """Whether another horizon may begin, for all that the ratio says."""
+        return not self.filled or self.ratio.may_collect()
+
+    def may_learn(self) -> bool:
+        """Whether another update may be made."""
+        return self.filled and self.ratio.may_learn()
+
+    def updates_owed(self) -> int:
+        """Updates to make before the next horizon; one where both may run free."""
+        return self.ratio.updates_owed if self.ratio.target and self.filled else int(self.may_learn())
+
     def collect(self, policy: Any, version: int) -> Block:
         """One horizon into the ring; nobody samples from it yet."""
         return self.collector.collect(policy, self.replay.begin(), version, random=self.warming_up)
@@ -77,7 +94,7 @@ class ReplayLoop:
     def commit(self, block: Block, lag: int) -> None:
         """From now on the horizon is sampled from; `lag`: updates since the weights that chose its actions."""
         # What is there before learning begins (again) is not owed for, so that no burst of updates follows it.
-        filling = self.replay.size < min(self.config.learning_starts, self.config.buffer_size)
+        filling = not self.filled and self.config.learning_starts > 0
         self.replay.commit(block)
         self.env_steps += block.rows
         if not filling:

@@ -60,8 +60,7 @@ class ReplaySyncSchedule:
         loop.commit(block, lag=0)
         self.algo.observe(block)
         metrics: dict[str, Any] = {}
-        # Where both may run free there is one update per horizon.
-        for _ in range(loop.ratio.updates_owed if loop.ratio.target else int(loop.ratio.may_learn())):
+        for _ in range(loop.updates_owed()):
             metrics = {**metrics, **self.algo.update(loop.replay)}
             loop.ratio.learned()
         found = loop.take()

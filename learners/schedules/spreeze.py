@@ -129,7 +129,7 @@ class SpreezeSchedule:
         if self.own.deterministic:
             return self._turns["sampler"] > 0
         loop = self.loop
-        if self._done_collecting() or not (loop.ratio.may_collect() or loop.ratio.steps == 0):
+        if self._done_collecting() or not loop.may_collect():
             return False
         # The rows that the next horizon overwrites must not be among those that an update has drawn from.
         return self._reading is None or loop.replay.committed - self._reading < self.loop.spare * self.config.num_steps
@@ -157,7 +157,7 @@ class SpreezeSchedule:
     def _may_learn(self) -> bool:
         if self.own.deterministic:
             return self._turns["critic"] > 0
-        if not self.loop.ratio.may_learn():
+        if not self.loop.may_learn():
             return False
         behind = self.algo.version - self.algo.actor_updates_at if self.own.split else 0
         return not (self.own.split and self.own.actor_lag and behind >= self.own.actor_lag + self._delay)
@@ -234,16 +234,13 @@ class SpreezeSchedule:
 
     def _complete(self) -> bool:
         """Everything is collected, and learned from as far as the ratio asks."""
-        ratio = self.loop.ratio
-        return self._done_collecting() and not self._in_flight and (not ratio.target or not ratio.may_learn())
+        done = self._done_collecting() and not self._in_flight
+        return done and (not self.loop.ratio.target or not self.loop.may_learn())
 
     def _round(self, parts: Parts) -> None:
         loop = self.loop
         with parts.lock:
-            self._turns = {
-                "sampler": 1,
-                "critic": loop.ratio.updates_owed if loop.ratio.target else int(loop.ratio.may_learn()),
-            }
+            self._turns = {"sampler": 1, "critic": loop.updates_owed()}
             began = self.algo.version
         parts.wait(lambda: not any(self._turns.values()))
         block, self._waiting = self._waiting, None
