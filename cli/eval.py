@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from cli.options import JSON, RUN, SEED, Count, changed_env_option, checkpoint_option, device_option
+from cli.options import JSON, RUN, SEED, Count, changed_env_option, checkpoint_option, device_option, moved_env_option
 
 
 @click.command("eval")
@@ -35,6 +35,7 @@ from cli.options import JSON, RUN, SEED, Count, changed_env_option, checkpoint_o
 @device_option("cpu")
 @JSON
 @changed_env_option
+@moved_env_option
 def command(
     run: Path,
     episodes: int,
@@ -47,6 +48,7 @@ def command(
     device: str,
     as_json: bool,
     allow_changed_env: bool,
+    env: str | None,
 ) -> None:
     """Evaluate RUN's policy over complete episodes in an environment of its own, with its own seeds.
 
@@ -56,7 +58,7 @@ def command(
     from gpuenvs.errors import RunError
     from learners.session import evaluate_run, open_policy, save_evaluation
 
-    directory, config, policy, step = open_policy(run, checkpoint, device, allow_changed_env)
+    directory, config, policy, step = open_policy(run, checkpoint, device, allow_changed_env, env)
     result = evaluate_run(config, policy, episodes, on, seed, not sample, same_starts, overrides)
     if as_json:
         click.echo(json.dumps({"run": str(directory.path), "step": step, **result.to_dict()}, indent=2))

@@ -78,3 +78,12 @@ def changed_env_option(function: Callable[..., Any]) -> Callable[..., Any]:
         is_flag=True,
         help="Go on although the environment's code is not what the run was made with.",
     )(function)
+
+
+def moved_env_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--env of eval, play and resume."""
+    return click.option(
+        "--env",
+        metavar="FILE:NAME",
+        help="Where the environment is now, if its file was moved.  [default: where it was]",
+    )(function)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cli.options import RUN, SEED, Count, changed_env_option, checkpoint_option, device_option
+from cli.options import RUN, SEED, Count, changed_env_option, checkpoint_option, device_option, moved_env_option
 
 
 @click.command("play")
@@ -24,6 +24,7 @@ from cli.options import RUN, SEED, Count, changed_env_option, checkpoint_option,
 @checkpoint_option
 @device_option("cpu")
 @changed_env_option
+@moved_env_option
 def command(
     run: Path,
     out: Path | None,
@@ -34,6 +35,7 @@ def command(
     checkpoint: str,
     device: str,
     allow_changed_env: bool,
+    env: str | None,
 ) -> None:
     """Render RUN's policy to a video with Gymnasium's or MuJoCo's own renderer, or with that of the host environment it was
     trained in. Needs no display and no GPU.
@@ -47,7 +49,7 @@ def command(
 
     if out is not None:
         check_output(out)
-    directory, config, policy, step = open_policy(run, checkpoint, device, allow_changed_env)
+    directory, config, policy, step = open_policy(run, checkpoint, device, allow_changed_env, env)
     spec, params = evaluation_env(config)
     target = out or directory.videos / f"step-{step:012d}-s{seed}.mp4"
     recording = record(

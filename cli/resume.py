@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cli.options import QUIET, RUN, Count, changed_env_option, eval_episodes_option
+from cli.options import QUIET, RUN, Count, changed_env_option, eval_episodes_option, moved_env_option
 
 
 @click.command("resume")
@@ -18,6 +18,7 @@ from cli.options import QUIET, RUN, Count, changed_env_option, eval_episodes_opt
 @eval_episodes_option
 @QUIET
 @changed_env_option
+@moved_env_option
 def command(
     run: Path,
     total_steps: int | None,
@@ -25,11 +26,12 @@ def command(
     eval_episodes: int,
     quiet: bool,
     allow_changed_env: bool,
+    env: str | None,
 ) -> int:
     """Go on with RUN from its latest checkpoint, exactly as if it had never stopped."""
     from cli.training import finish, run_session
     from learners.session import resume
 
-    with resume(run, total_steps, device, allow_changed_env) as session:
+    with resume(run, total_steps, device, allow_changed_env, env=env) as session:
         outcome = run_session(session, quiet)
         return finish(session, outcome, eval_episodes)

@@ -48,6 +48,11 @@ def run_file(path: Path) -> types.ModuleType:
     return module
 
 
+def holds(module: types.ModuleType) -> bool:
+    """True for a module that is from here."""
+    return module.__name__.startswith(_PREFIX)
+
+
 def _package(folder: Path) -> str:
     """The name of the package that a folder's modules are in; makes it."""
     name = f"{_PREFIX}{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"

@@ -63,11 +63,16 @@ def load(text: str) -> EnvSpec:
     raise SpecError(f"{text} must be an EnvSpec or a function that returns one, it is {kind!r}")
 
 
+def load_module(where: str) -> types.ModuleType:
+    """The module of a file's path or of a module's name. Raises `UnknownEnvError` or `LoadError` as `load` does."""
+    with _lock:
+        return _run_file(_path(where)) if _is_file(where) else _import(where)
+
+
 def load_object(text: str) -> Any:
     """Whatever a reference names: an EnvSpec, a class, a function. Raises as `load` does."""
     where, name = _split(text)
-    with _lock:
-        module = _run_file(_path(where)) if _is_file(where) else _import(where)
+    module = load_module(where)
     if name is None:
         specs = {k: v for k, v in vars(module).items() if isinstance(v, EnvSpec)}
         if len({id(spec) for spec in specs.values()}) == 1:

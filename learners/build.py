@@ -353,15 +353,18 @@ def load_policy(config: RunConfig, state: Mapping[str, Any], device: str = "cpu"
 
 
 def kind_of(config: RunConfig) -> dict[str, str]:
-    """What a checkpoint says about the run it belongs to."""
-    return {"env_id": config.env_id, "algo": config.algo, "schedule": config.schedule}
+    """What a checkpoint says about the run it belongs to. An environment goes by its name: its file may be moved."""
+    return {"env_id": envs.env_name(config), "algo": config.algo, "schedule": config.schedule}
 
 
 def check_kind(config: RunConfig, state: Mapping[str, Any]) -> None:
     """Raise `CheckpointError` unless the checkpoint was made by a run of this kind."""
-    found, wanted = state.get("kind"), kind_of(config)
+    kind, wanted = state.get("kind"), kind_of(config)
+    found = {key: kind.get(key) for key in wanted} if isinstance(kind, dict) else {}
+    if ":" in str(found.get("env_id")):  # an older checkpoint: it says in which file the environment was
+        found["env_id"] = wanted["env_id"]
     if found != wanted:
-        name = " ".join(str(value) for value in found.values()) if isinstance(found, dict) else "something else"
+        name = " ".join(map(str, found.values())) or "something else"
         raise CheckpointError(f"the checkpoint is of {name}, this run is {' '.join(wanted.values())}")
 
 

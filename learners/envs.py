@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
 import gpuenvs
-from gpuenvs.errors import ConfigError, near_names
+from gpuenvs.errors import ConfigError, UnknownEnvError, near_names
 from gpuenvs.runtime.threads import allowed_cores
 from learners import curriculum, env_options
 from learners.distributed import Group
@@ -47,6 +48,25 @@ def reference(env_id: str, spec: Any) -> str:
     return loading.canonical(env_id) if loading.is_reference(env_id) else spec.id
 
 
+def moved(config: Any, where: str | None) -> Any:
+    """A run's `RunConfig` with its environment at `where`, as `file.py:NAME` or `module:NAME`; None: where it was.
+
+    Raises:
+        UnknownEnvError, LoadError: it is not there.
+    """
+    from gpuenvs import loading
+
+    if where is not None:
+        config = dataclasses.replace(config, env_id=where)
+        return dataclasses.replace(config, env_id=reference(where, spec_of(config)))
+    try:
+        spec_of(config)
+    except UnknownEnvError as error:
+        hint = "; if it was moved, say with --env FILE:NAME where it is" if loading.is_reference(config.env_id) else ""
+        raise UnknownEnvError(f"{error}{hint}") from error
+    return config
+
+
 def spec_of(config: Any) -> Any:
     """The `EnvSpec` or `HostSpec` of a `RunConfig`, with its params applied."""
     if config.env_backend == "host":
@@ -73,8 +93,8 @@ def evaluation_env(config: Any, overrides: Iterable[str] = ()) -> tuple[Any, dic
 
 
 def env_name(config: Any) -> str:
-    """The environment's own name, also where a run knows it by the file that it is in."""
-    return config.env_id if config.env_backend == "host" else gpuenvs.get(config.env_id).id
+    """The environment's own name, also where a run knows it by the file that it is in: an id, or a host class's name."""
+    return config.env_id.rpartition(":")[2] if config.env_backend == "host" else gpuenvs.get(config.env_id).id
 
 
 def make(config: Any, group: Group | None = None) -> Any:

@@ -37,7 +37,7 @@ class ParallelTrainer(Trainer):
         run: RunDirectory,
         schedule: Any,
         settings: LoopSettings,
-        kind: Mapping[str, str],
+        kind: Mapping[str, Any],
         group: Group,
         start: Mapping[str, Any] | None = None,
     ) -> None:

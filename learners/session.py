@@ -19,7 +19,7 @@ from learners import checkpoint, replay_file, runs, source, system
 from learners.build import RunConfig, build, check_kind, kind_of, load_policy, own_device
 from learners.distributed import Group, joined
 from learners.env_options import reference_keywords
-from learners.envs import evaluation_env, spec_of
+from learners.envs import env_name, evaluation_env, moved, spec_of
 from learners.evaluate import EvalResult, evaluate
 from learners.host_episodes import evaluate_host
 from learners.parallel import ParallelTrainer, own_state
@@ -64,7 +64,7 @@ def begin(config: RunConfig, path: Path, on_iteration: OnIteration | None = None
             runs.check_new(path)
         if group is not None:
             path = Path(group.tell(str(path)))
-            group.agree(_shared(config))
+            _agree(group, config)
         schedule = _build(config, group, on_iteration)
         try:
             if group is not None:
@@ -84,11 +84,12 @@ def resume(
     device: str | None = None,
     allow_changed_env: bool = False,
     on_iteration: OnIteration | None = None,
+    env: str | None = None,
 ) -> Iterator[Session]:
     """The run at `path`, continued from its latest checkpoint (from its beginning if it was killed before one).
 
-    `total_steps` sets another end, `device` another device than the run was made on; `on_iteration` as for `begin`. Of
-    several processes only the first needs to see `path`.
+    `total_steps` sets another end, `device` another device than the run was made on; `on_iteration` as for `begin`, `env` as
+    for `open_policy`. Of several processes only the first needs to see `path`.
 
     Raises:
         RunError: no run there, in use, nothing left to do.
@@ -99,25 +100,25 @@ def resume(
     with joined() as group:
         first = group is None or group.first
         with runs.existing_run(path) if first else contextlib.nullcontext(RunDirectory(Path(path))) as run:
-            document, state = _read(run, total_steps) if first else ({}, None)
+            document, state = _read(run, total_steps, env) if first else ({}, None)
             if group is not None:
                 document, state = group.tell((document, state))
             config = RunConfig.from_dict(document)
-            changed = _check_source(document, config, allow_changed_env, training=True)
+            changed = _check_source(document, state, config, allow_changed_env, training=True)
             if changed:  # what comes from now on is the changed environment's
-                document = {**document, "source": source.fingerprint(spec_of(config))}
+                document = {**document, **_digest(config)}
             if total_steps is not None:
                 config = config.with_total_steps(total_steps)
             if device is not None or group is not None:
                 config = config.on_device(own_device(device or _kind_of_device(config.device, group)))
             if group is not None:
-                group.agree(_shared(config))
+                _agree(group, config)
             if state is not None:
                 state = own_state(state, group)
             schedule = _build(config, group, on_iteration)
             try:
                 trainer = _trainer(run, schedule, config, group, state)
-                if first and (total_steps is not None or device is not None or changed):
+                if first and (total_steps is not None or device is not None or env is not None or changed):
                     run.write_config({**document, **config.to_dict()})
                 yield Session(run, config, trainer, group)
             finally:
@@ -140,10 +141,11 @@ def _build(config: RunConfig, group: Group | None, on_iteration: OnIteration | N
     return schedule
 
 
-def _read(run: RunDirectory, total_steps: int | None) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def _read(run: RunDirectory, total_steps: int | None, env: str | None) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """config.json, and the latest checkpoint if there is one, of a run that still has something to do."""
     document = run.read_config()
-    config = RunConfig.from_dict(document)
+    config: RunConfig = moved(RunConfig.from_dict(document), env)
+    document = {**document, "env_id": config.env_id}
     total_steps = total_steps or config.total_steps
     steps = checkpoint.list_steps(run.checkpoints)
     if not steps:
@@ -163,6 +165,13 @@ def _kind_of_device(device: str, group: Group | None) -> str:
     return device if group is None else device.split(":")[0]
 
 
+def _agree(group: Group, config: RunConfig) -> None:
+    """Raise `ConfigError` unless all processes do the same in the same environment."""
+    group.agree(_shared(config))
+    if config.env_backend == "device":
+        source.agree(group, spec_of(config))
+
+
 def _shared(config: RunConfig) -> dict[str, Any]:
     """What must be the same in all processes: all but the number of the GPU and of this machine's threads."""
     document = config.to_dict()
@@ -175,9 +184,10 @@ def _shared(config: RunConfig) -> dict[str, Any]:
 def _trainer(
     run: RunDirectory, schedule: Any, config: RunConfig, group: Group | None, state: Mapping[str, Any] | None
 ) -> Trainer:
+    kind = {**kind_of(config), **_digest(config)}
     if group is None:
-        return Trainer(run, schedule, loop_settings(config), kind_of(config), state)
-    return ParallelTrainer(run, schedule, loop_settings(config), kind_of(config), group, state)
+        return Trainer(run, schedule, loop_settings(config), kind, state)
+    return ParallelTrainer(run, schedule, loop_settings(config), kind, group, state)
 
 
 def loop_settings(config: RunConfig) -> LoopSettings:
@@ -192,9 +202,15 @@ def loop_settings(config: RunConfig) -> LoopSettings:
 
 
 def open_policy(
-    path: Path | str, which: str = "latest", device: str = "cpu", allow_changed_env: bool = False
+    path: Path | str,
+    which: str = "latest",
+    device: str = "cpu",
+    allow_changed_env: bool = False,
+    env: str | None = None,
 ) -> tuple[RunDirectory, RunConfig, Any, int]:
     """(run, config, policy, step) of a run directory, or of a checkpoint file inside one.
+
+    `env` says where the environment is now, `file.py:NAME` or `module:NAME`, if its file was moved since.
 
     Raises:
         RunError, CheckpointError, DeviceError: there is no run, no such checkpoint, or no such device; or the environment
@@ -202,20 +218,32 @@ def open_policy(
     """
     run = runs.open_run(path)
     document = run.read_config()
-    config = RunConfig.from_dict(document)
-    _check_source(document, config, allow_changed_env, training=False)
+    config: RunConfig = moved(RunConfig.from_dict(document), env)
     path = Path(path)
     file = path if path.is_file() and path.suffix == checkpoint.SUFFIX else run.find_checkpoint(which)
-    step = checkpoint.read_info(file).step
+    step, state = checkpoint.read_info(file).step, checkpoint.load(file)
+    check_kind(config, state)
+    _check_source(document, state, config, allow_changed_env, training=False)
     torch.set_num_threads(min(config.torch_threads, allowed_cores()))
-    return run, config, load_policy(config, checkpoint.load(file), device), step
+    return run, config, load_policy(config, state, device), step
 
 
-def _check_source(document: Mapping[str, Any], config: RunConfig, allow: bool, training: bool) -> bool:
-    """True, with a warning, for a changed environment if that is allowed, else raises `CheckpointError`."""
+def _digest(config: RunConfig) -> dict[str, Any]:
+    """`{"source": ...}` of what the environment computes; empty where others than gpurl's kernels step it."""
+    return {"source": source.fingerprint(spec_of(config))} if config.env_backend == "device" else {}
+
+
+def _check_source(
+    document: Mapping[str, Any], state: Mapping[str, Any] | None, config: RunConfig, allow: bool, training: bool
+) -> bool:
+    """True, with a warning, for a changed environment if that is allowed, else raises `CheckpointError`.
+
+    The checkpoint's digest counts, which may be older than that of config.json; older checkpoints have none.
+    """
     if config.env_backend == "host":
         return False
-    changed = source.check(document.get("source"), spec_of(config), allow, training)
+    recorded = (state or {}).get("kind", {}).get("source") or document.get("source")
+    changed = source.check(recorded, spec_of(config), allow, training)
     if changed:
         warnings.warn(f"the environment has changed since the run was made: {', '.join(changed)}", stacklevel=3)
     return bool(changed)
@@ -270,8 +298,8 @@ def _document(config: RunConfig, group: Group | None) -> dict[str, Any]:
         limit = config.env_params.get("max_episode_steps", limit)
     return {
         **dataclasses.asdict(config),
-        **({"source": source.fingerprint(spec)} if config.env_backend == "device" else {}),
-        "env_name": spec.id,
+        **_digest(config),
+        "env_name": env_name(config),
         "env_params_resolved": params,
         "max_episode_steps": limit,
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

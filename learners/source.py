@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 
 import gpuenvs
-from gpuenvs.errors import CheckpointError
+from gpuenvs.errors import CheckpointError, ConfigError
 from gpuenvs.mjlite.task import task_of
 from gpuenvs.spec import EnvSpec, field_kinds
+from learners.distributed import Group
 
 FLAG = "--allow-changed-env"
 _CURRICULUM = "curriculum "
@@ -112,6 +113,21 @@ def check(recorded: Mapping[str, Any] | None, spec: EnvSpec, allow: bool = False
             f"{spec.id} has changed since this run was made: {', '.join(words[:6])}{more}; put it back, or add {FLAG}"
         )
     return words
+
+
+def agree(group: Group, spec: EnvSpec) -> None:
+    """Make sure that all processes of a training step the same environment: they may be on machines with files of their own.
+
+    Raises:
+        ConfigError: they do not; one line that says where.
+    """
+    for rank, other in enumerate(group.objects(fingerprint(spec))):
+        words = changes(other, spec, training=True)
+        if words:
+            raise ConfigError(
+                f"{spec.id} of process {rank} is not that of process {group.rank}: {', '.join(words[:6])}; "
+                "all processes need the same files"
+            )
 
 
 class _Parts:

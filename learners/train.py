@@ -74,7 +74,7 @@ class Outcome:
 class Trainer:
     """One run's loop around `schedule`, which is resumed from `start` (a loaded checkpoint) if given.
 
-    `kind` (see `learners.build.kind_of`) is written into every checkpoint.
+    `kind` (see `learners.build.kind_of`; with a digest of the environment) is written into every checkpoint.
 
     Raises:
         RunError: a file cannot be written (disk full, read-only, …), or nothing is left to do.
@@ -87,7 +87,7 @@ class Trainer:
         run: RunDirectory,
         schedule: Any,
         settings: LoopSettings,
-        kind: Mapping[str, str],
+        kind: Mapping[str, Any],
         start: Mapping[str, Any] | None = None,
     ) -> None:
         self.run_directory = run

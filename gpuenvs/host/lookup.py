@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -16,7 +14,8 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec as Registered
 from gymnasium.envs.registration import load_env_creator
 
-from gpuenvs.errors import ConfigError, GpurlError, HostError, UnknownEnvError, near_names
+from gpuenvs import folder_modules, loading
+from gpuenvs.errors import ConfigError, GpurlError, HostError, LoadError, UnknownEnvError, near_names
 
 NEEDS_ATARI = 'pip install "gpurl[atari]"'
 
@@ -40,15 +39,17 @@ def find(env_id: str) -> Found:
     Raises:
         UnknownEnvError: nothing has this name; the message names near ones.
         ConfigError: the Atari games are not installed.
-        HostError: the module that holds it raised when it was imported.
+        LoadError: the file or module that holds it raised when it was imported.
+        HostError: what Gymnasium's registry names for it raised when it was imported.
     """
     place, colon, name = env_id.rpartition(":")
     if colon:
-        module = _from_file(env_id, Path(place)) if place.endswith(".py") else _from_module(env_id, place)
+        module = loading.load_module(place)
         target = getattr(module, name, None)
         if callable(target):
             return Found(None, target)
         if name in gymnasium.registry:  # Gymnasium's own way of writing "import this module, then take this id"
+            _let_entry_points_be_found(module)
             return _registered(env_id, name)
         public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise UnknownEnvError(f"{place} has no class or function {name!r}{near_names(name, public)}")
@@ -66,7 +67,8 @@ def find(env_id: str) -> Found:
 def described(env_id: str, doing: str, error: BaseException) -> tuple[str, str]:
     """One line for what somebody else's code raised, and its traceback; what is a message to users already stays as it is."""
     if isinstance(error, GpurlError):
-        return str(error), getattr(error, "traceback", "")
+        trace = "".join(traceback.format_exception(error)) if isinstance(error, LoadError) else ""
+        return str(error), getattr(error, "traceback", trace)
     summary = " ".join("".join(traceback.format_exception_only(error)).split())
     return f"{env_id}: {doing} raised {summary[:500]}", "".join(traceback.format_exception(error))
 
@@ -94,6 +96,13 @@ def _registered(env_id: str, name: str) -> Found:
     return found
 
 
+def _let_entry_points_be_found(module: ModuleType) -> None:
+    """Gymnasium imports the strings of its registry by name: those that a file registered are beside it."""
+    folder = str(Path(module.__file__ or "").parent)
+    if folder_modules.holds(module) and folder not in sys.path:
+        sys.path.append(folder)
+
+
 def _register_atari(env_id: str) -> None:
     """Put the Arcade Learning Environment's ids into the registry, if it is installed."""
     if importlib.util.find_spec("ale_py") is None:
@@ -115,42 +124,3 @@ def _prepare_atari() -> None:
 
     cv2.setNumThreads(1)
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner for each game
-
-
-def _from_file(env_id: str, path: Path) -> ModuleType:
-    if not path.is_file():
-        raise UnknownEnvError(f"there is no file {path} for the environment {env_id!r}")
-    path = path.resolve()
-    name = path.stem
-    loaded = sys.modules.get(name)
-    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
-        return loaded
-    if loaded is not None or importlib.util.find_spec(name) is not None:
-        name = f"gpurl_env_file_{name}"  # must not hide another module
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # a file finds its neighbours, as a script does
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException as error:
-        del sys.modules[name]
-        if isinstance(error, Exception):
-            raised(env_id, "importing it", error)
-        raise
-    return module
-
-
-def _from_module(env_id: str, name: str) -> ModuleType:
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.append(os.getcwd())
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise UnknownEnvError(f"there is no module {error.name!r} for the environment {env_id!r}") from None
-        raised(env_id, "importing it", error)
-    except Exception as error:
-        raised(env_id, "importing it", error)

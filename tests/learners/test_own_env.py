@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import shutil
+import types
 
 import pytest
 
 import gpuenvs
 from gpuenvs import Range
-from gpuenvs.errors import ConfigError
-from learners import session
+from gpuenvs.errors import CheckpointError, ConfigError, UnknownEnvError
+from learners import checkpoint, session, source
 from learners.envs import evaluation_env
 from learners.interrupts import StopRequest
 from tests.gpuenvs.ranged import RANGES, SPECS
+from tests.gpuenvs.user_files import TRACED, write
 from tests.learners.tiny import ITERATION, stable_rows, tiny_config, weights
 
 SCHEDULES = ("sync", "hts")
@@ -136,3 +139,79 @@ def test_what_training_draws_does_not_keep_gymnasium_from_evaluating():
     assert session.comparable(config)
     assert evaluation_env(config) == (gpuenvs.get("CartPole-v1"), {})
     assert not session.comparable(tiny_config("CartPole-v1", overrides=["env.length=0.4"]))
+
+
+@pytest.fixture(scope="module")
+def from_a_file(tmp_path_factory):
+    """(folder of the file, folder of the run) of a training that was stopped after three iterations."""
+    folder = tmp_path_factory.mktemp("file")
+    file = write(folder / "first", env=TRACED)
+    return file.parent, run(session.begin(tiny_config(f"{file}:SPEC"), folder / "run"), stop_after=3).path
+
+
+def test_every_checkpoint_says_what_its_environment_computed(from_a_file, tmp_path):
+    """Also those that a later run leaves behind."""
+    folder, path = from_a_file
+    run_path = shutil.copytree(path, tmp_path / "run")
+    kind = checkpoint.load(run_path / "checkpoints" / f"step-{2 * ITERATION:012}.safetensors")["kind"]
+    assert kind["source"] == session.runs.open_run(run_path).read_config()["source"]
+    assert kind["env_id"] == "DriftTraced-v0"
+
+    changed = f"{write(tmp_path / 'changed', gain=3.0, env=TRACED)}:SPEC"
+    with pytest.raises(CheckpointError, match=r"constants\.py: GAIN \(2\.0 -> 3\.0\)"):
+        session.open_policy(run_path, env=changed)
+    with pytest.warns(UserWarning, match="has changed"):
+        resumed = session.resume(run_path, allow_changed_env=True, env=changed)
+        assert run(resumed, stop_after=1).read_config()["env_id"] == changed
+    assert session.open_policy(run_path)[3] == 4 * ITERATION  # the changed environment's from here on
+    with pytest.raises(CheckpointError, match="GAIN"):
+        session.open_policy(run_path, str(3 * ITERATION))
+    assert session.open_policy(run_path, str(3 * ITERATION), env=f"{folder / 'drift.py'}:SPEC")[3] == 3 * ITERATION
+
+
+def test_a_moved_file_is_asked_for_and_named_anew(from_a_file, tmp_path):
+    folder, path = from_a_file
+    run_path = shutil.copytree(path, tmp_path / "run")
+    moved = folder.rename(tmp_path / "moved")
+    (moved / "drift.py").rename(moved / "renamed.py")
+    try:
+        with pytest.raises(UnknownEnvError, match=r"no file \S*drift\.py; if it was moved, say with --env FILE:NAME"):
+            session.open_policy(run_path)
+        with pytest.raises(UnknownEnvError, match="did you mean SPEC"):
+            session.open_policy(run_path, env=f"{moved}/renamed.py:SPEK")
+        with pytest.raises(CheckpointError, match="of DriftTraced-v0 ppo sync, this run is CartPole-v1 ppo sync"):
+            session.open_policy(run_path, env="CartPole-v1")
+        _, config, _, step = session.open_policy(run_path, env=f"{moved}/renamed.py:SPEC")
+        assert (config.env_id, step) == (f"{moved}/renamed.py:SPEC", 3 * ITERATION)
+        run(session.resume(run_path, env=f"{moved}/renamed.py:SPEC"), stop_after=1)
+        assert session.open_policy(run_path)[3] == 4 * ITERATION
+    finally:
+        (moved / "renamed.py").rename(moved / "drift.py")
+        moved.rename(folder)
+
+
+def test_checkpoints_of_an_older_gpurl_know_their_file_alone(from_a_file, tmp_path):
+    run_path = shutil.copytree(from_a_file[1], tmp_path / "run")
+    file = run_path / "checkpoints" / f"step-{3 * ITERATION:012}.safetensors"
+    state = checkpoint.load(file)
+    config = session.open_policy(run_path)[1]
+    state["kind"] = {"env_id": config.env_id, "algo": "ppo", "schedule": "sync"}
+    checkpoint.save(file, state, step=3 * ITERATION)
+    assert session.open_policy(run_path)[3] == 3 * ITERATION
+    with pytest.raises(CheckpointError, match="GAIN"):  # config.json has the digest
+        session.open_policy(run_path, env=f"{write(tmp_path / 'changed', gain=3.0, env=TRACED)}:SPEC")
+
+
+def test_processes_with_other_files_do_not_train_together(from_a_file, tmp_path):
+    config = session.open_policy(from_a_file[1])[1]
+    mine, other = (
+        source.fingerprint(gpuenvs.get(name))
+        for name in (config.env_id, f"{write(tmp_path, gain=5.0, env=TRACED)}:SPEC")
+    )
+
+    def group(*digests):
+        return types.SimpleNamespace(rank=0, agree=lambda settings: None, objects=lambda _: list(digests))
+
+    session._agree(group(mine, mine), config)
+    with pytest.raises(ConfigError, match=r"of process 1 is not that of process 0: constants\.py: GAIN"):
+        session._agree(group(mine, other), config)
