@@ -74,7 +74,8 @@ class EnvSpec:
         reference: Gymnasium's own version, if there is one.
         reward_threshold: mean return that counts as solved, if there is one.
         traced: the functions are plain Python over scalars that `gpuenvs.trace` records, not numba's (see `gpuenvs.mjlite`).
-        key: for traced specs: what the functions compute, as bytes for the cache of compiled kernels; empty: not cached.
+        key: for traced specs: what the functions compute, as bytes for the cache of compiled kernels; empty: a hash of their
+            code and of all that they use.
         configure: makes another spec from options that change more than numbers, such as what is observed.
         options: names of the options that `configure` takes.
         ranges: param -> `Range`: what a batch draws for each environment unless it is given a number.

@@ -6,6 +6,7 @@ become one program. `transition` stays the only place that says what a step is.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from gpuenvs.runtime import disk_cache, transition
 from gpuenvs.runtime.buffers import Layout, numpy_dtype
 from gpuenvs.runtime.cpu import TAIL
 from gpuenvs.runtime.transition import Target
+from gpuenvs.spec import EnvSpec
 from gpuenvs.trace import ops, random
 from gpuenvs.trace.elementary import precision
 from gpuenvs.trace.graph import Program, Value, apply, as_value, convert, record, record_if, statement
@@ -42,12 +44,20 @@ def record_kernel(layout: Layout, real: str, kernel: str, action_dtype: str) -> 
 def cache_entry(layout: Layout, *what: object) -> Path | None:
     """Where a kernel's machine code is kept, or None if it cannot be; `what` it is beside the layout."""
     spec = layout.spec
-    if not spec.key:
+    code = spec.key or _code(spec)
+    if not code:
         return None
     fields = (layout.state_fields, layout.param_fields, [(b.name, b.rows, b.dtype) for b in layout.buffers])
     drawn = (layout.drawn, layout.shared_numbers)
     sizes = (spec.obs_dim, spec.action_dim, spec.discrete, spec.metrics, layout.autoreset)
-    return disk_cache.traced_entry((spec.key, fields, drawn, sizes, *what))
+    return disk_cache.traced_entry((code, fields, drawn, sizes, *what))
+
+
+def _code(spec: EnvSpec) -> bytes:
+    """What a spec without a key of its own computes; empty where it uses something that cannot be hashed."""
+    with contextlib.suppress(disk_cache.Unknown):
+        return disk_cache.fingerprint((spec.reset, spec.step, spec.observe)).encode()
+    return b""
 
 
 class Recorder:

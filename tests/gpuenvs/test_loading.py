@@ -172,7 +172,10 @@ def test_an_edit_takes_effect_in_the_next_run(tmp_path, env):
     cache, hit = tmp_path / "cache", 1 if env is ENV else -1
     file = write(tmp_path, env=env)
     assert run(cache, f"{file}:SPEC") == [(2.0, min(hit, 0))]
+    kept = set(cache.iterdir())
+    assert kept
     assert run(cache, f"{file}:SPEC") == [(2.0, hit)]
+    assert set(cache.iterdir()) == kept
     write(tmp_path, gain=3.0, env=env)
     assert run(cache, f"{file}:SPEC") == [(3.0, min(hit, 0))]
     write(tmp_path, gain=3.0, factor=4.0, env=env)
