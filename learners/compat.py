@@ -38,6 +38,7 @@ class ScheduleInfo:
 ALGORITHMS = {
     "ppo": AlgoInfo("learners.ppo", "PPO", on_policy=True, actions=(DISCRETE, CONTINUOUS)),
     "a2c": AlgoInfo("learners.a2c", "A2C", on_policy=True, actions=(DISCRETE, CONTINUOUS)),
+    "sac": AlgoInfo("learners.sac", "SAC", on_policy=False, actions=(CONTINUOUS,)),
 }
 SCHEDULES = {
     "sync": ScheduleInfo(
