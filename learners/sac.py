@@ -16,6 +16,7 @@ from torch import Tensor
 from gpuenvs.errors import ConfigError
 from gpuenvs.runtime.threads import allowed_cores
 from learners.actors import SquashedPolicy
+from learners.collectors import COLLECTORS
 from learners.config import option, validate
 from learners.critics import Critics, follow, least, of_least, project
 from learners.distributed import Group, local_size
@@ -25,7 +26,6 @@ from learners.native import ENGINES
 from learners.networks import cloned_state
 from learners.optim import FlatAdam
 from learners.replay import Block, Replay, Sample
-from learners.replay_collector import COLLECTORS
 
 # Streams of `learners.draws.normals`.
 NEXT_ACTION, OWN_ACTION = 0, 1
