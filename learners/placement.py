@@ -178,9 +178,13 @@ def _index(device: str) -> int:
 
 def memory_needed(config: Any, processes: int = 1) -> dict[str, dict[str, int]]:
     """device -> what -> bytes that one of the processes of this `RunConfig` allocates, roughly; largest first."""
+    from learners.compat import off_policy
     from learners.compat import schedule as schedule_class
     from learners.config import make_config
     from learners.envs import spec_of
+
+    if off_policy(config.algo):
+        return _replay_needed(config, spec_of(config))
     from learners.networks import action_head
     from learners.rollout import Rollout
     from learners.transfer import SLOTS
@@ -210,6 +214,32 @@ def memory_needed(config: Any, processes: int = 1) -> dict[str, dict[str, int]]:
     learner_side["horizons"] = chunks * chunk
     learner_side["weights"] = copies * 4 * weights
     learner_side["updates"] = updates
+    return {device: dict(sorted(parts.items(), key=lambda item: -item[1])) for device, parts in needed.items()}
+
+
+def _replay_needed(config: Any, spec: Any) -> dict[str, dict[str, int]]:
+    """`memory_needed` of an algorithm that learns from a replay."""
+    from learners.networks import action_head
+    from learners.replay import Replay
+    from learners.replay_loop import spare_horizons
+
+    settings = config.settings
+    envs, steps, batch = settings["num_envs"], settings["num_steps"], settings["batch_size"]
+    spaces = spec.observation_space, spec.action_space
+    _, outputs = action_head(spaces[1])
+    spare = spare_horizons(settings["buffer_size"], envs * steps)
+    weights, _ = _learning(spaces[0], 2 * outputs, batch, settings)
+    units = sum(settings["hidden_sizes"]) + spaces[0].shape[0] + outputs
+    learner = {
+        "replay": Replay.nbytes(settings["buffer_size"], envs, *spaces, steps, spare),
+        # Actor, two critics, their targets, moments, gradients and published copies: some sixteen networks of one size.
+        "weights": 8 * 4 * weights,
+        "updates": batch * 4 * 16 * units,
+    }
+    needed: dict[str, dict[str, int]] = {config.env_device: {}}
+    needed.setdefault(config.device, {}).update(learner)
+    needed[config.env_device]["environments"] = envs * _environment(spec, config)
+    needed[config.env_device]["action noise"] = envs * steps * outputs * 4
     return {device: dict(sorted(parts.items(), key=lambda item: -item[1])) for device, parts in needed.items()}
 
 

@@ -18,6 +18,11 @@ from learners.schedules.common import IterationResult, env_metrics, require_rows
 SPARE_SHARE, MOST_SPARE = 32, 32
 
 
+def spare_horizons(buffer_size: int, rows: int) -> int:
+    """Horizons of `rows` transitions beside a capacity of `buffer_size`."""
+    return min(MOST_SPARE, max(1, buffer_size // (SPARE_SHARE * rows)))
+
+
 @dataclass
 class Finished:
     """What ended and was measured in the horizons since it was last taken."""
@@ -48,7 +53,7 @@ class ReplayLoop:
         self.env, self.algo, self.config = env, algo, config
         self.save_replay = save_replay
         self.rows = config.num_steps * env.num_envs
-        self.spare = min(MOST_SPARE, max(1, config.buffer_size // (SPARE_SHARE * self.rows)))
+        self.spare = spare_horizons(config.buffer_size, self.rows)
         self.replay = Replay(
             config.buffer_size,
             env.num_envs,
