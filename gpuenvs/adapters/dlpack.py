@@ -92,7 +92,7 @@ class TensorEnv:
             ActionError: another device, dtype or shape, a tensor that requires gradients, or an integer out of range.
         """
         self._check_device(action)
-        array = self.batch._as_array(action)
+        array = self.batch._action.as_array(action)
         self._check_dtype(array.dtype)
         self.batch.step(array)
         if self.copy:

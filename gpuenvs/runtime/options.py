@@ -48,3 +48,20 @@ def whole(name: str, value: Any, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= int(value) <= high:
         raise ConfigError(f"{name} must be a whole number in {low}..{high}, got {value!r}")
     return int(value)
+
+
+def chosen_rows(rows: Any, num_envs: int) -> np.ndarray:
+    """Row numbers (int64) of a list of them, a bool mask of shape (num_envs,), or None for all. Raises `ConfigError`."""
+    if rows is None:
+        return np.arange(num_envs)
+    chosen = np.asarray(rows)
+    if chosen.dtype == np.bool_:
+        if chosen.shape != (num_envs,):
+            raise ConfigError(f"a mask of rows must have shape ({num_envs},), got {chosen.shape}")
+        return np.flatnonzero(chosen)
+    chosen = np.atleast_1d(chosen)
+    if chosen.dtype.kind not in "iu" or chosen.ndim != 1:
+        raise ConfigError(f"rows must be whole numbers or a bool mask, got {rows!r}")
+    if chosen.size and (chosen.min() < 0 or chosen.max() >= num_envs):
+        raise ConfigError(f"rows must be in 0..{num_envs - 1}, got {rows!r}")
+    return chosen.astype(np.int64)

@@ -10,10 +10,11 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from gpuenvs.errors import ActionError, ConfigError
+from gpuenvs.errors import ConfigError
 from gpuenvs.runtime import snapshot as snapshots
+from gpuenvs.runtime.action import Action
 from gpuenvs.runtime.buffers import AUTORESET_MODES, DISABLED, NEXT_STEP, SAME_STEP, make_layout
-from gpuenvs.runtime.options import real_dtype, resolve_device, whole
+from gpuenvs.runtime.options import chosen_rows, real_dtype, resolve_device, whole
 from gpuenvs.runtime.params import ParamTable
 from gpuenvs.runtime.threads import allowed_cores
 from gpuenvs.spec import EnvSpec
@@ -81,6 +82,7 @@ class BatchEnv:
         self._backend = self._make_backend()
         self._xp = self._backend.array_module
         self._arrays = self._backend.arrays
+        self._action = Action(spec, self._backend, self.num_envs, self.dtype, self.device)
         self._fill_params(self._params.arrays)
         self._make_spaces()
         self._make_views()
@@ -167,7 +169,7 @@ class BatchEnv:
         if seed is not None:
             self.seed = whole("seed", seed, 0, 2**64 - 1)
             self._configure()
-        chosen = self._rows(rows)
+        chosen = chosen_rows(rows, self.num_envs)
         episode = self._arrays["episode"][0]
         if seed is not None or not self._started:
             episode[:] = 0
@@ -198,7 +200,7 @@ class BatchEnv:
         self._check_open()
         if not self._started:
             raise ConfigError("step before reset: call env.reset(seed=...) first")
-        _, states, rewards = self._backend.step(self._action_rows(action))
+        _, states, rewards = self._backend.step(self._action.rows(action))
         self._nonfinite += (states, rewards)
         return self.obs, self.reward, self.terminated, self.truncated, self.info
 
@@ -243,44 +245,6 @@ class BatchEnv:
     def count_nonfinite(self, states: int, rewards: int) -> None:
         """Add what such a caller's steps returned."""
         self._nonfinite += (states, rewards)
-
-    def _action_rows(self, action: Any) -> Any:
-        """`action` as contiguous rows of the action buffer; a copy only where memory order or dtype require one."""
-        array = self._as_array(action)
-        if self.spec.discrete:
-            if array.shape != (self.num_envs,):
-                raise ActionError(f"{self.spec.id}: action must have shape ({self.num_envs},), got {array.shape}")
-            if array.dtype not in (np.int32, np.int64):
-                if array.dtype.kind not in "iu":
-                    raise ActionError(f"{self.spec.id}: action must be int32 or int64, got {array.dtype}")
-                array = array.astype(np.int64)
-            rows = self._xp.ascontiguousarray(array).reshape(1, -1)
-            choices = int(self.spec.action_space.n)  # type: ignore[union-attr]
-            if self._backend.wrong_actions(rows, choices):
-                wrong = rows[(rows < 0) | (rows >= choices)][0]
-                raise ActionError(f"{self.spec.id}: action must be in 0..{choices - 1}, got {wrong}")
-            return rows
-        dim = self.spec.action_dim
-        if array.shape != (self.num_envs, dim):
-            raise ActionError(f"{self.spec.id}: action must have shape ({self.num_envs}, {dim}), got {array.shape}")
-        if array.dtype.kind != "f":
-            raise ActionError(f"{self.spec.id}: action must be {self.dtype}, got {array.dtype}")
-        rows = array.T
-        if rows.flags.c_contiguous and rows.dtype == self.dtype:
-            return rows
-        own = self._arrays["action"]
-        own[:] = rows
-        return own
-
-    def _as_array(self, value: Any) -> Any:
-        if isinstance(value, self._xp.ndarray):
-            return value
-        try:
-            if hasattr(value, "__dlpack__"):
-                return self._xp.from_dlpack(value)
-            return self._xp.asarray(value)
-        except (BufferError, RuntimeError, ValueError, TypeError) as error:
-            raise ActionError(f"{self.spec.id}: action is not an array on {self.device}: {error}") from error
 
     # --- params and metrics --------------------------------------------------------------------------------------------
 
@@ -357,7 +321,7 @@ class BatchEnv:
             raise ConfigError(
                 f"{self.spec.id}: a state has {len(self._layout.state_fields)} fields ({names}), got {len(state)}"
             )
-        chosen = self._rows(rows)
+        chosen = chosen_rows(rows, self.num_envs)
         for (field, buffer, row), value in zip(self._layout.state_fields, state, strict=True):
             values = self._xp.asarray(value)
             if values.shape not in ((), (len(chosen),)):
@@ -421,21 +385,6 @@ class BatchEnv:
     def _check_open(self) -> None:
         if self._closed:
             raise ConfigError("this environment is closed; make a new one")
-
-    def _rows(self, rows: Any) -> np.ndarray:
-        if rows is None:
-            return np.arange(self.num_envs)
-        chosen = np.asarray(rows)
-        if chosen.dtype == np.bool_:
-            if chosen.shape != (self.num_envs,):
-                raise ConfigError(f"a mask of rows must have shape ({self.num_envs},), got {chosen.shape}")
-            return np.flatnonzero(chosen)
-        chosen = np.atleast_1d(chosen)
-        if chosen.dtype.kind not in "iu" or chosen.ndim != 1:
-            raise ConfigError(f"rows must be whole numbers or a bool mask, got {rows!r}")
-        if chosen.size and (chosen.min() < 0 or chosen.max() >= self.num_envs):
-            raise ConfigError(f"rows must be in 0..{self.num_envs - 1}, got {rows!r}")
-        return chosen.astype(np.int64)
 
     def _host(self, array: Any) -> np.ndarray:
         return array if isinstance(array, np.ndarray) else array.get()

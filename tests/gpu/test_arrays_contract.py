@@ -127,11 +127,11 @@ def test_actions_in_the_buffers_own_order_are_not_copied():
     with gpuenvs.make("Pendulum-v1", 64, device="cuda:0") as env:
         env.reset(seed=0)
         action = torch.zeros(1, 64, device="cuda:0").T
-        assert env._action_rows(action).data.ptr == action.data_ptr()
+        assert env._action.rows(action).data.ptr == action.data_ptr()
         whole = torch.ones(64, dtype=torch.int64, device="cuda:0")
     with gpuenvs.make("CartPole-v1", 64, device="cuda:0") as env:
         env.reset(seed=0)
-        assert env._action_rows(whole).data.ptr == whole.data_ptr()
+        assert env._action.rows(whole).data.ptr == whole.data_ptr()
 
 
 def test_jax_reads_the_arrays_and_its_actions_are_taken():

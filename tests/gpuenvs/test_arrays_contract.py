@@ -151,7 +151,7 @@ def test_actions_in_the_buffers_own_order_are_not_copied(env_id: str) -> None:
             tensor = torch.ones(8, dtype=torch.int64)
         else:
             tensor = torch.zeros(env.spec.action_dim, 8).T
-        rows = env._action_rows(tensor)
+        rows = env._action.rows(tensor)
         assert rows.ctypes.data == tensor.data_ptr()
         assert rows.shape == (env.spec.action_dim, 8)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import mujoco
@@ -271,16 +269,6 @@ def test_a_registered_custom_task_is_an_environment_like_any_other(monkeypatch: 
         env.close()
     finally:
         del gymnasium.registry["gpuenvs/Ball-v0"]
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_the_documentations_examples_run(number: int) -> None:
-    """The blocks of docs/mujoco.md but for the one that draws."""
-    text = (Path(__file__).resolve().parents[3] / "docs" / "mujoco.md").read_text()
-    names: dict[str, Any] = {}
-    exec(compile(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[number], "mujoco.md", "exec"), names)
-    assert np.isfinite(names["env"].obs).all() and names["obs"].std() > 0
-    names["env"].close()
 
 
 def test_a_pair_of_shapes_without_a_collider_is_named_when_the_spec_is_made() -> None:
