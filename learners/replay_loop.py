@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from dataclasses import dataclass, field
 from typing import Any
@@ -139,6 +140,8 @@ class ReplayLoop:
             "collector": self.collector.state_dict(),
             "env_steps": self.env_steps,
             "ratio": self.ratio.state_dict(),
+            # What the training loop was not told of yet: its step is behind by so much.
+            "finished": dataclasses.asdict(self._finished),
         }
         return state | ({"replay": self.replay.state_dict()} if self.save_replay else {})
 
@@ -148,5 +151,6 @@ class ReplayLoop:
         self.collector.load_state_dict(state["collector"])
         self.env_steps = int(state["env_steps"])
         self.ratio.load_state_dict(state["ratio"])
+        self._finished = Finished(**state["finished"])
         if "replay" in state:
             self.replay.load_state_dict(state["replay"])

@@ -32,5 +32,15 @@ elif PART == "actor":
     from learners.host.horizon import Horizon
 
     Horizon.store = after(Horizon.store, 40 * AT)
+elif PART in ("sampler", "critic", "policy"):
+    from learners.replay_collector import ReplayCollector
+    from learners.sac import SAC
+
+    cls, name = {
+        "sampler": (ReplayCollector, "collect"),
+        "critic": (SAC, "critic_update"),
+        "policy": (SAC, "actor_update"),
+    }[PART]
+    setattr(cls, name, after(getattr(cls, name), 40 * AT))
 sys.argv = ["gpurl", *sys.argv[2:]]
 main()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from learners import checkpoint
+from learners import checkpoint, session
 from learners.runs import RunDirectory
 
 HERE = Path(__file__).parent
@@ -26,6 +26,15 @@ def command(part, schedule, run, env="host"):
     where = ["CartPole-v1", "-n", "8"] if on_device else [FAILING if part == "executor" else SLEEPY, *ON_HOST]
     program = [sys.executable, str(HERE / "failing_run.py"), part]
     return [*program, *TRAIN, *SMALL, "--schedule", schedule, "-o", str(run), *where]
+
+
+def replaying(part, run, *more):
+    """A training of SAC under spreeze that nobody waits for the end of."""
+    program = [sys.executable, str(HERE / "failing_run.py"), part, "train", "Pendulum-v1", "-a", "sac", "-q"]
+    program += ["--schedule", "spreeze", "--device", "cpu", "-n", "4", "-t", "1e9", "--checkpoint-every", "1"]
+    settings = ["num_steps=4", "batch_size=32", "hidden_sizes=16,16", "update_to_data=8", "learning_starts=64"]
+    settings += ["buffer_size=4000", "engine=torch", "collector=eager", "slice_seconds=0.1"]
+    return [*program, "-o", str(run), *(word for item in settings for word in ("--set", item)), *more]
 
 
 def started(args):
@@ -135,3 +144,50 @@ def test_a_killed_run_leaves_nothing(tmp_path):
     process.communicate()
     assert len(children) >= 4 and gone(children) and not shared_memory() - before
     last_checkpoint_loads(run)
+
+
+@pytest.mark.parametrize(("part", "split"), [("sampler", False), ("critic", False), ("critic", True), ("policy", True)])
+def test_an_error_in_a_part_of_spreeze_ends_the_run(tmp_path, part, split):
+    run = tmp_path / "run"
+    process = started(replaying(part, run, "--set", f"split={split}"))
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"planted in the {part}" in err.splitlines()[-1]
+    assert err.count("Traceback (most recent call last)") == 1 and "ZeroDivisionError" in err
+    last_checkpoint_loads(run)
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_a_replay_with_the_checkpoint(tmp_path, number, code):
+    run = tmp_path / "run"
+    process = started(replaying("nobody", run))
+    until_checkpoint(run, process, 4)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert "checkpoint:" in out and "Traceback" not in err
+    last_checkpoint_loads(run)
+    (step, _), folder = checkpoint.list_steps(RunDirectory(run).checkpoints)[-1], RunDirectory(run).checkpoints
+    assert [path.name for path in folder.glob("replay-*")] == [f"replay-{step:012d}.safetensors"]
+    schedule = checkpoint.load(RunDirectory(run).checkpoints / f"step-{step:012d}.safetensors")["schedule"]
+    committed = checkpoint.load(folder / f"replay-{step:012d}.safetensors")["committed"]
+    assert committed * 4 == schedule["env_steps"] == step + schedule["finished"]["steps"]
+
+
+def test_a_killed_spreeze_resumes_with_its_replay(tmp_path):
+    run = tmp_path / "run"
+    process = started(replaying("nobody", run))
+    until_checkpoint(run, process, 4)
+    process.kill()
+    process.communicate()
+    last_checkpoint_loads(run)
+    step = checkpoint.list_steps(RunDirectory(run).checkpoints)[-1][0]
+    with session.resume(run, total_steps=step + 400) as resumed:
+        schedule = resumed.trainer.schedule
+        assert schedule.env_steps == schedule.loop.replay.committed * 4 >= step
+        owed = schedule.loop.ratio.owed
+        assert owed <= 2 * 8 * 16 + 32
+        updates, step = schedule.algo.version, schedule.env_steps
+        resumed.trainer.train()
+        # Nothing is caught up: the updates are those that the new steps and what was owed call for.
+        assert (schedule.algo.version - updates) * 32 <= owed + 8 * (schedule.env_steps - step)
