@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from gpuenvs.errors import ConfigError
 from learners.collectors import Choice, choose
+from learners.collectors.base import SteppingCollector
 from learners.collectors.check import Agreement, replay
 from learners.collectors.graph import GraphRollout, cuda_capture
 from learners.collectors.loop import StepLoop
-from learners.collectors.noise import ActionNoise
 from learners.collectors.streams import on_torch_stream
 from learners.networks import Policy
 from learners.rollout import Rollout
@@ -27,7 +24,7 @@ CHECKED = {"graph": 1e-5, "fused": 1e-3}
 _Run = Callable[[Policy, Rollout, int], None]
 
 
-class Collector:
+class Collector(SteppingCollector):
     """Steps `env` (a `gpuenvs` batch env with same-step autoreset) and writes what happened into rollouts.
 
     The env starts at its own seed when the first rollout is collected. Apart from the env, the only state is the global
@@ -61,26 +58,9 @@ class Collector:
         collector: str = "auto",
         check: bool | None = None,
     ) -> None:
-        if getattr(env, "autoreset", "same_step") != "same_step":
-            raise ConfigError(f"learning needs autoreset='same_step'; this env has {env.autoreset!r}")
-        self.env = env
-        self.device = torch.device(device)
-        self.step = 0
-        self.choice: Choice | None = None
-        self.agreement: Agreement | None = None
-        self._wanted = collector
-        self._check = self.device.type == "cuda" if check is None else check
-        self._noise = ActionNoise(seed, env.env_offset, noise_correlation, self.device)
-        self.before: Callable[[int], None] | None = None
-        self._started = False
+        super().__init__(env, device, seed, noise_correlation, collector, check)
         self._loop: StepLoop | None = None
         self._run: _Run | None = None
-
-    def start(self) -> None:
-        """Reset the env to its seed. `collect` does it when nobody has."""
-        with on_torch_stream(self._env_device()):
-            self.env.reset(seed=self.env.seed)
-        self._started = True
 
     def choose(self, policy: Policy) -> Choice:
         """Decide how rollouts under `policy` and others like it are collected.
@@ -113,9 +93,6 @@ class Collector:
         self.step += rollout.num_steps
         return rollout
 
-    def _env_device(self) -> torch.device:
-        return torch.device(getattr(self.env, "device", "cpu"))
-
     def _begin(self, policy: Policy, rollout: Rollout) -> None:
         """The first horizon."""
         choice = self.choose(policy)
@@ -123,25 +100,13 @@ class Collector:
         if choice.name == "eager" or not self._check:
             run(policy, rollout, self.step)
             return
-        start, last_noise = self.env.snapshot(), self._noise.last
-        try:
-            run(policy, rollout, self.step)
-            after, noise_after = self.env.snapshot(), self._noise.last
-            self.env.restore(start)
-            self._noise.last = last_noise
+
+        def again() -> Agreement:
             noise = self._noise.draw(rollout.num_steps, rollout.num_envs, policy, self.step)
-            self.agreement = replay(self._step_loop(), policy, rollout, noise)
-            problem = self.agreement.problem(CHECKED[choice.name])
-        except (RuntimeError, ValueError) as error:  # whatever recording, compiling or launching may raise
-            problem = " ".join(str(error).split())[:300] or type(error).__name__
-        if problem is None:
-            self.env.restore(after)
-            self._noise.last = noise_after
+            return replay(self._step_loop(), policy, rollout, noise)
+
+        if self._agrees(lambda: run(policy, rollout, self.step), again, CHECKED[choice.name]):
             return
-        warnings.warn(f"collector {choice.name} is replaced by eager: {problem}", RuntimeWarning, stacklevel=3)
-        self.choice = Choice("eager", f"{choice.name} failed: {problem}")
-        self.env.restore(start)
-        self._noise.last = last_noise
         rollout.has_value = False
         self._run = self._make("eager", policy)
         self._run(policy, rollout, self.step)
@@ -185,26 +150,6 @@ class Collector:
         from learners.collectors.fused_cuda import FusedCudaRollout
 
         return FusedCudaRollout(self.env, policy, self._noise).run
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything the next horizon depends on besides the policy."""
-        return {
-            "env": self.env.snapshot() if self._started else {},
-            "step": self.step,
-            "last_noise": self._noise.last,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken, bit for bit."""
-        if state["env"]:
-            self.env.restore(state["env"])
-            self._started = True
-        self.step = int(state["step"])
-        last: Tensor | None = state["last_noise"]
-        self._noise.last = None if last is None else last.to(self.device)
-
-    def close(self) -> None:
-        """Nothing runs on by itself."""
 
 
 def make_collector(

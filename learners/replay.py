@@ -61,8 +61,8 @@ class Views:
     terminated: Tensor
     truncated: Tensor
 
-    def __init__(self, data: Tensor, columns: Mapping[str, slice]) -> None:
-        self.data = data
+    def __init__(self, data: Tensor, columns: dict[str, slice]) -> None:
+        self.data, self.columns = data, columns
         for name, part in columns.items():
             view = data[..., part]
             setattr(self, name, view.squeeze(-1) if name in ("reward", "terminated", "truncated") else view)
@@ -80,7 +80,7 @@ class Block(Views):
         totals: as of a `learners.rollout.Rollout`.
     """
 
-    def __init__(self, data: Tensor, columns: Mapping[str, slice], version: Tensor, first: int) -> None:
+    def __init__(self, data: Tensor, columns: dict[str, slice], version: Tensor, first: int) -> None:
         super().__init__(data, columns)
         self.version, self.first = version, first
         self.num_steps, self.num_envs = data.shape[:2]
@@ -101,6 +101,18 @@ class Block(Views):
         """Returns and lengths of the episodes that ended in this horizon, in order of time, then environment."""
         done = self.done()
         return self.episode_return[done], self.episode_length[done]
+
+    def beside(self, device: torch.device) -> Block:
+        """A block of the same shape that is part of no ring, on `device`; on a CPU from where a GPU can fetch it itself."""
+        pin = device.type == "cpu" and self.data.is_cuda
+        data = torch.zeros(self.data.shape, device=device, pin_memory=pin)
+        return Block(data, self.columns, torch.zeros_like(self.version), self.first)
+
+    def take(self, other: Block) -> None:
+        """Copy what another block of the same shape holds, on any device."""
+        self.data.copy_(other.data)
+        self.episode_return.copy_(other.episode_return)
+        self.episode_length.copy_(other.episode_length)
 
     def fill(self, **parts: Any) -> None:
         """Copy whole parts (T, n, ...) by their names, each in one go, from anything that speaks DLPack."""
@@ -147,9 +159,9 @@ class Replay(Views):
         device: str | torch.device = "cpu",
         spare: int = 1,
     ) -> None:
-        self.columns, width = layout(observation_space, action_space)
+        columns, width = layout(observation_space, action_space)
         self.steps, self.horizon, self.spare = _steps(capacity, num_envs, horizon, spare), horizon, spare
-        super().__init__(torch.zeros((self.steps, num_envs, width), device=device), self.columns)
+        super().__init__(torch.zeros((self.steps, num_envs, width), device=device), columns)
         self.num_envs, self.device = num_envs, self.data.device
         self.version = torch.zeros(self.steps, dtype=torch.int64)
         self.committed = 0

@@ -1,92 +1,66 @@
-"""Fills blocks of a replay: runs a policy in a batch environment, with noise that is a function of (seed, env, step)."""
+"""Fills a replay: runs an off-policy learner's policy in a batch environment, a horizon at a time, straight into the ring."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gpuenvs.errors import ConfigError
-from learners.collectors import Choice
-from learners.collectors.noise import ActionNoise
-from learners.collectors.streams import as_array, as_tensor, on_torch_stream
+from learners.collectors import Choice, choose, kernel_problem
+from learners.collectors.base import SteppingCollector
+from learners.collectors.check import Agreement, difference
+from learners.collectors.graph import GraphRollout, cuda_capture
+from learners.collectors.streams import on_torch_stream
+from learners.collectors.transitions import TransitionLoop
 from learners.replay import Block
 
-COLLECTORS = ("auto", "fused", "eager")
+# How far a recorded first horizon may be from the loop's: it holds the very same kernels.
+CHECKED = 1e-5
+
+# Fills a block from the environment's state on, with noise (T, n, k): `run(policy, block, noise, random)`.
+_Run = Callable[[Any, Block, Tensor, bool], None]
 
 
-class ReplayCollector:
-    """Steps `env` (a `gpuenvs` batch env with same-step autoreset) and writes records into the replay.
+class ReplayCollector(SteppingCollector):
+    """Steps `env` and writes transitions into blocks of a replay.
 
-    The interface is that of `learners.collector.Collector`, with blocks in the place of rollouts. The env starts at its own
-    seed when the first block is collected. Apart from the env, the only state is the global step number and, with correlated
-    noise, the last noise of each environment.
+    Where the replay is on another device, a horizon is made on the environment's and copied at once. So it is where the loop
+    was recorded in a CUDA graph, which writes to one place only; the first such horizon is compared with the eager loop's,
+    which takes its place for good, with a warning, where the two do not agree or recording fails.
 
     Args:
-        env: the batch environment.
-        device: where policies live.
-        seed: of the action noise.
-        noise_correlation: see `learners.collector.Collector`.
-        collector: one of `COLLECTORS`.
-
-    Attributes:
-        choice: how blocks are collected, and why; None before `choose` or `collect`.
-        before: called with the number of a block's first step before it begins, if somebody sets it.
+        env, seed: see `SteppingCollector`.
+        device: where policies act.
+        config: the algorithm's: its `collector` and `noise_correlation` count.
+        check: see `SteppingCollector`.
     """
 
-    agreement = None
-
-    def __init__(
-        self,
-        env: Any,
-        device: str | torch.device = "cpu",
-        seed: int = 0,
-        noise_correlation: float = 0.0,
-        collector: str = "auto",
-    ) -> None:
-        if getattr(env, "autoreset", "same_step") != "same_step":
-            raise ConfigError(f"learning needs autoreset='same_step'; this env has {env.autoreset!r}")
-        self.env = env
-        self.device = torch.device(device)
-        self.step = 0
-        self.choice: Choice | None = None
-        self.before: Callable[[int], None] | None = None
-        self._wanted = collector
-        self._noise = ActionNoise(seed, env.env_offset, noise_correlation, self.device)
-        self._started = False
-        self._run: Callable[[Any, Block, bool], None] | None = None
-
-    def start(self) -> None:
-        """Reset the env to its seed. `collect` does it when nobody has."""
-        with on_torch_stream(self._env_device()):
-            self.env.reset(seed=self.env.seed)
-        self._started = True
+    def __init__(self, env: Any, device: str | torch.device, seed: int, config: Any, check: bool | None = None) -> None:
+        super().__init__(env, device, seed, config.noise_correlation, config.collector, check)
+        self._loop: TransitionLoop | None = None
+        self._run: _Run | None = None
+        self._stages: dict[int | None, Block] = {}
 
     def choose(self, policy: Any) -> Choice:
-        """Decide how blocks under `policy` and others like it are collected.
+        """Decide how horizons under `policy` and others like it are collected.
 
         Raises:
             ConfigError: the collector asked for is not possible; one line that says why.
         """
         if self.choice is None:
-            problem = fused_problem(self.env, policy)
-            if self._wanted == "fused" and problem is not None:
-                raise ConfigError(f"collector=fused: {problem}; use collector=auto or eager")
-            if self._wanted == "eager":
-                self.choice = Choice("eager", "asked for")
-            elif problem is None:
-                self.choice = Choice("fused", "asked for" if self._wanted == "fused" else "the policy is a small MLP")
-            else:
-                self.choice = Choice("eager", f"fused is not possible: {problem}")
+            self.choice = choose(self._wanted, self.env, policy, fused_problem)
         return self.choice
 
     @torch.no_grad()
     def collect(self, policy: Any, block: Block, version: int = 0, random: bool = False) -> Block:
-        """One horizon under `policy`, whose weights and statistics must not change meanwhile; with `random`, of uniform
-        actions. `version` is stored with every step. Returns `block`. On CUDA everything happens on torch's current stream.
+        """One horizon under `policy`, whose weights and statistics must not change meanwhile.
+
+        `version` is stored with every step. With `random` actions are uniform, made from the same noise. Returns `block`,
+        which is then to be committed. On CUDA everything happens on torch's current stream.
         """
         if not self._started:
             self.start()
@@ -94,26 +68,70 @@ class ReplayCollector:
             if self.before is not None:
                 self.before(self.step)
             block.version.fill_(version)
-            if self._run is None:
-                self._run = (
-                    self._fused(policy) if self.choose(policy).name == "fused" else _Loop(self.env, self._noise).run
-                )
-            self._run(policy, block, random)
+            choice = self.choose(policy)
+            if random and choice.name == "graph":
+                self._fill(self._transitions().run, policy, block, True)
+            elif self._run is None:
+                self._begin(policy, block, random)
+            else:
+                self._fill(self._run, policy, block, random)
             block.totals = self.env.take_totals() if hasattr(self.env, "take_totals") else None
         self.step += block.num_steps
         return block
 
-    def _env_device(self) -> torch.device:
-        return torch.device(getattr(self.env, "device", "cpu"))
+    def _begin(self, policy: Any, block: Block, random: bool) -> None:
+        """The first horizon, or of a graph the first that is not random."""
+        choice = self.choose(policy)
+        self._run = run = self._make(choice.name, policy)
+        if choice.name != "graph" or not self._check:
+            self._fill(run, policy, block, random)
+            return
 
-    def _fused(self, policy: Any) -> Callable[[Any, Block, bool], None]:
+        def again() -> Agreement:
+            other = block.beside(block.data.device)
+            self._fill(self._transitions().run, policy, other, False)
+            done = block.done()
+            parts = ((block.data, other.data), (block.episode_return[done], other.episode_return[done]))
+            return Agreement(max(difference(a, b) for a, b in parts), 0.0)
+
+        if not self._agrees(lambda: self._fill(run, policy, block, False), again, CHECKED):
+            self._run = self._transitions().run
+            self._fill(self._run, policy, block, False)
+
+    def _fill(self, run: _Run, policy: Any, block: Block, random: bool) -> None:
+        """Run one horizon, where it can be run, and bring it into `block`."""
+        noise = self._noise.draw(block.num_steps, block.num_envs, policy, self.step)
+        # A graph is recorded for the block it writes to, and for the policy it reads.
+        recorded = self._run is run and self.choice is not None and self.choice.name == "graph"
+        if block.data.device == self._env_device() and not recorded:
+            run(policy, block, noise, random)
+            return
+        key = policy.flat.data_ptr() if recorded else None
+        stage = self._stages.get(key)
+        if stage is None:
+            stage = self._stages[key] = block.beside(self._env_device())
+        run(policy, stage, noise, random)
+        block.take(stage)
+
+    def _transitions(self) -> TransitionLoop:
+        if self._loop is None:
+            self._loop = TransitionLoop(self.env)
+        return self._loop
+
+    def _make(self, name: str, policy: Any) -> _Run:
+        loop: Any = self._transitions()
+        if name == "eager":
+            return loop.run
+        if name == "graph":
+            capture = cuda_capture(self.device) if self.device.type == "cuda" else None
+            graph = GraphRollout(self.env, loop, capture)
+            return lambda policy, block, noise, random: graph.run(policy, block, noise)  # type: ignore[arg-type]
         from gpuenvs.contract import index_error
         from learners.native.replay_rollout import ReplayRollout
 
         fused = ReplayRollout(self.env, policy, self.env.threads)
 
-        def run(policy: Any, block: Block, random: bool) -> None:
-            noise = self._noise.draw(block.num_steps, block.num_envs, policy, block.first)
+        def run(policy: Any, block: Block, noise: Tensor, random: bool) -> None:
             try:
                 fused.run(policy, block, noise.numpy(), random)
             except IndexError as error:
@@ -121,70 +139,29 @@ class ReplayCollector:
 
         return run
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything the next block depends on besides the policy."""
-        return {
-            "env": self.env.snapshot() if self._started else {},
-            "step": self.step,
-            "last_noise": self._noise.last,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken, bit for bit."""
-        if state["env"]:
-            self.env.restore(state["env"])
-            self._started = True
-        self.step = int(state["step"])
-        last: Tensor | None = state["last_noise"]
-        self._noise.last = None if last is None else last.to(self.device)
-
-    def close(self) -> None:
-        """Nothing runs on by itself."""
-
-
-class _Loop:
-    """The definition of a block: observe, act, step, record, T times. The fused kernel is held to it."""
-
-    def __init__(self, env: Any, noise: ActionNoise) -> None:
-        self._env, self._noise = env, noise
-        info = env.info
-        self._obs = as_tensor(env.obs)
-        self._flags = {name: as_tensor(getattr(env, name)) for name in ("reward", "terminated", "truncated")}
-        self._final = as_tensor(info["final_obs"])
-        self._episode = {name: as_tensor(info[name]) for name in ("episode_return", "episode_length")}
-
-    def run(self, policy: Any, block: Block, random: bool) -> None:
-        """Fill `block`; policy and noise are on the policy's device, the rest is copied to the block's."""
-        noise = self._noise.draw(block.num_steps, block.num_envs, policy, block.first)
-        for t in range(block.num_steps):
-            block.obs[t].copy_(self._obs)
-            obs = self._obs.to(policy.device, torch.float32)
-            action = policy.random(noise[t]) if random else policy.sample(obs, noise[t])[0]
-            block.action[t].copy_(action if action.ndim == 2 else action[:, None])
-            self._env.step(as_array(policy.to_env(action).to(self._env.device).contiguous()))
-            for name, output in self._flags.items():
-                getattr(block, name)[t].copy_(output)
-            done = (self._flags["terminated"] | self._flags["truncated"])[:, None]
-            block.next_obs[t].copy_(torch.where(done, self._final, self._obs))
-            for name, output in self._episode.items():
-                getattr(block, name)[t].copy_(output)
-
 
 def fused_problem(env: Any, policy: Any) -> str | None:
-    """Why no fused kernel can be made, in words; None if one can."""
-    if str(policy.device) != "cpu" or getattr(env, "device", "") != "cpu":
-        return "there is a fused off-policy kernel for the CPU only"
-    if not hasattr(env, "native_step"):
-        return f"{type(env).__name__} has no native step"
-    if env.dtype != np.float32:
-        return f"the environment computes in {env.dtype}, the fused kernel in float32"
-    try:
-        from learners.native.replay_rollout import misfit
-    except ImportError:
-        return "it is not built"
+    """Why no fused kernel can be made for transitions, in words; None if one can."""
+    problem = kernel_problem(env, policy)
+    if problem is not None:
+        return problem
+    if policy.device.type != "cpu":
+        return "there is no fused kernel for transitions on a GPU"
+    if find_spec("learners.native.replay_rollout") is None:
+        return "there is none for transitions"
+    from learners.native.replay_rollout import misfit
+
     return misfit(policy, env)
 
 
-def make_replay_collector(env: Any, device: torch.device, seed: int, config: Any) -> ReplayCollector:
-    """The collector for `env`; `config` is the algorithm's."""
-    return ReplayCollector(env, device, seed, config.noise_correlation, config.collector)
+def make_replay_collector(env: Any, device: str | torch.device, seed: int, config: Any) -> ReplayCollector:
+    """The collector of an off-policy learner for `env`; `config` is the algorithm's.
+
+    Raises:
+        ConfigError: the environments live in processes of their own.
+    """
+    if hasattr(env, "ready"):
+        raise ConfigError(
+            "off-policy learning needs environments on a device; leave --env-backend host out, or use ppo or a2c"
+        )
+    return ReplayCollector(env, device, seed, config)

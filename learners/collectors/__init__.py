@@ -12,6 +12,7 @@ policy puts out agrees to rounding.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,13 +29,13 @@ class Choice(NamedTuple):
     why: str
 
 
-def choose(wanted: str, env: Any, policy: Any) -> Choice:
-    """What `wanted` (one of `COLLECTORS`) comes to.
+def choose(wanted: str, env: Any, policy: Any, fused: Callable[[Any, Any], str | None] | None = None) -> Choice:
+    """What `wanted` (one of `COLLECTORS`) comes to. `fused` says why there is no fused kernel, as `fused_problem` does.
 
     Raises:
         ConfigError: it is not possible here; one line that says why.
     """
-    problems = {"fused": fused_problem(env, policy), "graph": graph_problem(env, policy), "eager": None}
+    problems = {"fused": (fused or fused_problem)(env, policy), "graph": graph_problem(env, policy), "eager": None}
     if wanted != "auto":
         problem = problems[wanted]
         if problem is not None:
@@ -56,13 +57,10 @@ def graph_problem(env: Any, policy: Any) -> str | None:
 
 
 def fused_problem(env: Any, policy: Any) -> str | None:
-    """Why no fused kernel can be made, in words; None if one can."""
-    if not _together(env, policy):
-        return f"a kernel runs on one device, and the environment is on {env.device}, the policy on {policy.device}"
-    if not hasattr(env, "native_step"):
-        return f"{type(env).__name__} has no native step"
-    if env.dtype != np.float32:
-        return f"the environment computes in {env.dtype}, the fused kernels in float32"
+    """Why no fused kernel can be made for rollouts, in words; None if one can."""
+    problem = kernel_problem(env, policy)
+    if problem is not None:
+        return problem
     if policy.device.type == "cpu":
         from learners.native.network import misfit
 
@@ -70,6 +68,17 @@ def fused_problem(env: Any, policy: Any) -> str | None:
     from learners.collectors.fused_cuda import misfit as misfit_on_cuda
 
     return misfit_on_cuda(env, policy)
+
+
+def kernel_problem(env: Any, policy: Any) -> str | None:
+    """Why no kernel of ours can step this environment and run a policy, whichever it is; None if one can."""
+    if not _together(env, policy):
+        return f"a kernel runs on one device, and the environment is on {env.device}, the policy on {policy.device}"
+    if not hasattr(env, "native_step"):
+        return f"{type(env).__name__} has no native step"
+    if env.dtype != np.float32:
+        return f"the environment computes in {env.dtype}, the fused kernels in float32"
+    return None
 
 
 def _together(env: Any, policy: Any) -> bool:
