@@ -37,6 +37,18 @@ class TrainingLine:
         if self._bar is not None:
             self._bar.stop()
 
+    def say(self, text: str) -> None:
+        """A line that stays, unless nothing was to be said."""
+        if not self._quiet:
+            self.warn(text)
+
+    def warn(self, text: str) -> None:
+        """A line that stays."""
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False, soft_wrap=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
     def __call__(self, progress: Progress) -> None:
         """Show the moment, unless the last one was shown just now."""
         now = time.monotonic()

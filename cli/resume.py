@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from cli.observing import observer_options
 from cli.options import QUIET, RUN, Count, changed_env_option, eval_episodes_option, moved_env_option
+
+if TYPE_CHECKING:
+    from learners.observers.attached import ObserverOptions
 
 
 @click.command("resume")
@@ -16,6 +21,7 @@ from cli.options import QUIET, RUN, Count, changed_env_option, eval_episodes_opt
 )
 @click.option("-d", "--device", metavar="auto|cpu|cuda[:N]", help="Another device.  [default: as before]")
 @eval_episodes_option
+@observer_options
 @QUIET
 @changed_env_option
 @moved_env_option
@@ -24,6 +30,7 @@ def command(
     total_steps: int | None,
     device: str | None,
     eval_episodes: int,
+    watching: ObserverOptions,
     quiet: bool,
     allow_changed_env: bool,
     env: str | None,
@@ -33,5 +40,5 @@ def command(
     from learners.session import resume
 
     with resume(run, total_steps, device, allow_changed_env, env=env) as session:
-        outcome = run_session(session, quiet)
+        outcome = run_session(session, quiet, watching)
         return finish(session, outcome, eval_episodes)

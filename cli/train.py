@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from cli.observing import observer_options
 from cli.options import QUIET, SEED, Count, device_option, eval_episodes_option
+
+if TYPE_CHECKING:
+    from learners.observers.attached import ObserverOptions
 
 RUNS = Path("runs")
 
@@ -93,6 +97,7 @@ RUNS = Path("runs")
 )
 @click.option("--keep", type=Count(), default=3, show_default=True, help="Latest checkpoints kept, beside the best.")
 @eval_episodes_option
+@observer_options
 @QUIET
 def command(
     env: str,
@@ -103,6 +108,7 @@ def command(
     run_dir: Path | None,
     keep: int,
     eval_episodes: int,
+    watching: ObserverOptions,
     quiet: bool,
     collector: str | None,
     **options: Any,
@@ -138,7 +144,7 @@ def command(
         if not quiet and (session.group is None or session.group.first):
             for line in lines:
                 click.echo(line, err=True)
-        outcome = run_session(session, quiet)
+        outcome = run_session(session, quiet, watching)
         return finish(session, outcome, eval_episodes)
 
 

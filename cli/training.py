@@ -11,13 +11,15 @@ from cli.progress import TrainingLine, duration, rate
 
 if TYPE_CHECKING:
     from learners.evaluate import EvalResult
+    from learners.observers.attached import ObserverOptions
     from learners.session import Session
-    from learners.train import Outcome
+    from learners.train import Outcome, Progress
 
 
-def run_session(session: Session, quiet: bool) -> Outcome:
+def run_session(session: Session, quiet: bool, watching: ObserverOptions) -> Outcome:
     """Train until the end or a signal; prints what happened. The checkpoint is made either way."""
     from learners.interrupts import StopRequest
+    from learners.observers.attached import Observers
 
     config, trainer, group = session.config, session.trainer, session.group
     if group is not None and not group.first:
@@ -29,8 +31,19 @@ def run_session(session: Session, quiet: bool) -> Outcome:
         click.echo(f"run: {session.run.path}", err=True)
         if group is not None:
             click.echo(describe_group(session), err=True)
-    with StopRequest(_announce) as stop, TrainingLine(title, quiet) as line:
-        outcome = trainer.train(stop, line)
+    with (
+        StopRequest(_announce) as stop,
+        TrainingLine(title, quiet) as line,
+        Observers(trainer, session.run, watching, line.say, line.warn, last_resort=True) as observers,
+    ):
+
+        def on_progress(progress: Progress) -> None:
+            observers(progress)
+            line(progress)
+
+        outcome = trainer.train(stop, on_progress)
+        if not outcome.signum:
+            observers.finish()
     if outcome.nonfinite_states:
         count = f"{outcome.nonfinite_states:,}"
         click.echo(f"note: {count} episodes were ended because their state became NaN or infinite", err=True)

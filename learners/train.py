@@ -97,6 +97,7 @@ class Trainer:
         self.step = 0
         self.iteration = 0
         self.last_checkpoint: Path | None = None
+        self.notes: dict[str, float] = {}  # columns of the next row that come from outside of the training
         self._stop: StopRequest | None = None
         self._seconds = 0.0  # trained before this process
         self._saved_step, self._saved_time = 0, 0.0
@@ -224,8 +225,10 @@ class Trainer:
                 "sps": round((self.step - self._row_step) / max(seconds - self._row_seconds, 1e-9), 1),
                 "nonfinite_states": nonfinite_states,
                 **self._interval.flush(),
+                **self.notes,
             }
         )
+        self.notes = {}
         self._row_step, self._row_seconds = self.step, seconds
 
     def _checkpoint_due(self, steps: int, seconds: float) -> bool:

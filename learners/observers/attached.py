@@ -1,0 +1,160 @@
+"""Observers of a running training: who is handed what, and what becomes of their results."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from gpuenvs.errors import ConfigError
+from learners.observers.process import Observer, ObserverError
+from learners.runs import RunDirectory
+from learners.train import Progress, Trainer
+from learners.video import check_output
+
+EVALUATOR = "learners.observers.evaluator"
+FINISHING_SECONDS = 20.0  # an evaluation under way at the end of the training may take so long
+GRACE_SECONDS = 4.0  # between an observer's error and the hard end of a training that is in the middle of an iteration
+
+
+@dataclass(frozen=True)
+class ObserverOptions:
+    """Which observers there are.
+
+    Args:
+        eval_every: seconds from one evaluation's beginning to the next one's; None for no evaluator. One that takes longer
+            delays the next.
+        eval_episodes: episodes of each.
+        video_every: film an episode after every so many evaluations; 0 for none.
+    """
+
+    eval_every: float | None = None
+    eval_episodes: int = 10
+    video_every: int = 0
+
+    def check(self) -> None:
+        """Raise `ConfigError` or `RunError` for what cannot work, before anything slow is done."""
+        if self.video_every and self.eval_every is None:
+            raise ConfigError("--video-every counts evaluations; add --eval-every SECONDS")
+        if self.video_every:
+            check_output(Path("evaluation.mp4"))
+
+
+class Observers:
+    """Context manager around a training; call it with each `Progress`, on the thread that trains.
+
+    Nothing of this changes the training: weights are read between iterations, or as the schedule publishes them.
+
+    Args:
+        trainer, run: of the training.
+        options: which observers.
+        say, warn: get lines for people.
+        last_resort: end the whole process when the training has not noticed an observer's error after `GRACE_SECONDS`.
+
+    Attributes:
+        evaluator: None without one, and after the end.
+        offered, evaluations: weights that it was handed, and results that have come back.
+
+    Raises:
+        ObserverError: from the call, or at the end: an observer raised.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        run: RunDirectory,
+        options: ObserverOptions,
+        say: Callable[[str], None],
+        warn: Callable[[str], None],
+        last_resort: bool = False,
+    ) -> None:
+        self._trainer, self._run, self._options, self._say, self._warn = trainer, run, options, say, warn
+        self._last_resort = last_resort
+        self._noticed = threading.Event()
+        self.evaluator: Observer | None = None
+        self._due = 0.0
+        self.offered = self.evaluations = 0
+
+    def __enter__(self) -> Observers:
+        options = self._options
+        if options.eval_every is not None:
+            plan = {"run": str(self._run.path.absolute()), "episodes": options.eval_episodes}
+            self.evaluator = Observer("evaluator", EVALUATOR, plan, self._warn, self._on_failure)
+            self._due = time.monotonic() + options.eval_every
+        return self
+
+    def __call__(self, progress: Progress) -> None:
+        """Take in what has come back; hand out weights where they are asked for and due."""
+        if self.evaluator is not None:
+            self._take(self._watched(self.evaluator.results))
+            now = time.monotonic()
+            if now >= self._due and self.evaluator.wants:
+                self._due = now + (self._options.eval_every or 0.0)
+                self.offered += 1
+                every = self._options.video_every
+                with newest(self._trainer.schedule) as (policy, version):
+                    film = bool(every) and self.offered % every == 0
+                    self.evaluator.offer(policy.state_dict(), version, progress.step, film=film)
+
+    def finish(self) -> None:
+        """After the training's last iteration: what is under way may be completed."""
+        if self.evaluator is not None:
+            evaluator, self.evaluator = self.evaluator, None
+            self._take(self._watched(lambda: evaluator.finish(FINISHING_SECONDS)))
+
+    def _watched(self, results: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        try:
+            return results()
+        except ObserverError:
+            self._noticed.set()
+            raise
+
+    def _take(self, results: list[dict[str, Any]]) -> None:
+        for result in results:
+            if "evaluation" in result:
+                self.evaluations += 1
+                found = result["evaluation"]
+                stem = f"step-{found['step']:012d}-{found['on']}-s{found['seed']}"
+                self._run.write_json(self._run.evaluations, stem, found)
+                self._trainer.notes.update(eval_return=found["mean"], eval_step=found["step"])
+                self._say(
+                    f"evaluated at step {found['step']:,}: return {found['mean']:.1f} +- {found['stderr']:.1f} "
+                    f"({found['episodes']} episodes in {found['seconds']:.1f} s)"
+                )
+            else:
+                self._say(f"video of step {result['step']:,}: {result['video']}")
+
+    def _on_failure(self, error: ObserverError) -> None:
+        if self._last_resort:
+            threading.Thread(target=self._insist, args=(error,), name="gpurl-insist", daemon=True).start()
+
+    def _insist(self, error: ObserverError) -> None:
+        """An iteration may take longer than anybody wants to wait for the error."""
+        if not self._noticed.wait(GRACE_SECONDS):
+            os.write(2, f"\n{error.traceback.rstrip()}\nerror: {error}\n".encode())
+            os._exit(1)  # the last checkpoint is whole
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._noticed.set()
+        if self.evaluator is not None:
+            self.evaluator.close()
+            self.evaluator = None
+
+
+@contextlib.contextmanager
+def newest(schedule: Any) -> Iterator[tuple[Any, int]]:
+    """(policy, version) to be read within, on the thread that trains and between two iterations."""
+    snapshot = getattr(schedule, "snapshot", None)
+    if snapshot is None:  # nobody changes the weights between iterations
+        yield schedule.algo.policy, schedule.algo.version
+    else:
+        with snapshot() as pair:
+            yield pair

@@ -1,0 +1,135 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuenvs.errors import ConfigError
+from learners import session
+from learners.metrics import read_rows
+from learners.observers import attached
+from learners.observers.attached import ObserverOptions, Observers
+from learners.observers.process import ObserverError
+from tests.learners.tiny import tiny_config, weights
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Patient:
+    """Observers whose training waits for the evaluation of iteration 3, so that the test does not depend on speed."""
+
+    def __init__(self, observers, before=lambda: None):
+        self.observers, self.before = observers, before
+
+    def __call__(self, progress):
+        self.observers(progress)
+        if progress.iteration != 3:
+            return
+        self.before()
+        deadline = time.monotonic() + 60
+        while self.observers.evaluations < 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+            self.observers(progress)
+
+
+def train(config, path, options=None, before=lambda observers: None):
+    """A training, with observers if there are options. Returns (run, lines, evaluations)."""
+    lines, found = [], []
+    with session.begin(config, path) as made:
+        if options is None:
+            made.trainer.train()
+        else:
+            with Observers(made.trainer, made.run, options, found.append, lines.append) as observers:
+                made.trainer.train(on_progress=Patient(observers, lambda: before(observers)))
+                observers.finish()
+    return made.run, lines, found
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """Weights of a sync training that nobody looks at."""
+    return weights(train(tiny_config(), tmp_path_factory.mktemp("plain") / "run")[0])
+
+
+def test_weights_are_the_same_with_an_evaluator_that_is_killed(tmp_path, plain):
+    def kill(observers):
+        os.kill(observers.evaluator.pid, signal.SIGKILL)
+
+    options = ObserverOptions(eval_every=0, eval_episodes=2, video_every=1)
+    run, lines, said = train(tiny_config(keep_checkpoints=10), tmp_path / "run", options, kill)
+    assert weights(run) == plain
+    assert lines == [
+        "warning: the evaluator was killed by SIGKILL; training goes on, and it is started again (1 of 3 times)"
+    ]
+    files = [json.loads(file.read_text()) for file in run.evaluations.glob("*.json")]
+    assert 1 <= len(files) <= 4 and all(len(file["returns"]) == 2 and file["on"] == "gymnasium" for file in files)
+    first = next(file for file in files if file["step"] == 3 * 128)
+    rows = read_rows(run.metrics_file)
+    noted = rows["eval_step"] == 3 * 128
+    assert noted.sum() == 1 and rows["eval_return"][noted] == pytest.approx(first["mean"])
+    assert said[0].startswith(f"evaluated at step 384: return {first['mean']:.1f} +- ")
+    assert (run.videos / "step-000000000384.mp4").stat().st_size > 1000
+    # The same episodes by the same weights, in this process.
+    _, config, policy, step = session.open_policy(run.path, str(384))
+    again = session.evaluate_run(config, policy, 2)
+    assert step == 384 and list(again.returns) == first["returns"]
+
+
+@pytest.mark.parametrize("schedule", ["hts", "async"])
+def test_under_schedules_that_overlap(tmp_path, schedule):
+    options = ObserverOptions(eval_every=0, eval_episodes=2)
+    config = tiny_config(schedule=schedule)
+    run, lines, _ = train(config, tmp_path / "run", options)
+    assert not lines and list(run.evaluations.glob("*.json"))
+    if schedule == "hts":
+        assert weights(run) == weights(train(config, tmp_path / "plain")[0])
+
+
+def test_an_error_that_training_does_not_notice_ends_the_process(monkeypatch):
+    ends = []
+    monkeypatch.setattr(attached, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(os, "_exit", ends.append)
+    monkeypatch.setattr(os, "write", lambda _, data: ends.append(data))
+    error = ObserverError("the evaluator failed: planted", "Traceback: planted")
+    observers = Observers(None, None, ObserverOptions(), print, print, last_resort=True)
+    observers._insist(error)
+    assert ends == [b"\nTraceback: planted\nerror: the evaluator failed: planted\n", 1]
+    observers.__exit__(None, None, None)
+    observers._insist(error)
+    assert len(ends) == 2
+
+
+def test_options_that_cannot_work():
+    with pytest.raises(ConfigError, match="add --eval-every"):
+        ObserverOptions(video_every=2).check()
+    ObserverOptions(eval_every=1.0, video_every=2).check()
+
+
+FAULTY = """
+import sys
+import dataclasses
+import gpuenvs
+if "observers" in sys.modules["__main__"].__spec__.name:
+    raise ValueError("planted fault")
+SPEC = dataclasses.replace(gpuenvs.get("CartPole-v1"), id="Faulty-v0")
+"""
+
+
+def test_an_error_in_the_evaluator_ends_the_run(tmp_path):
+    """The environment's file cannot be imported in the evaluator, while training would go on for hours."""
+    file = tmp_path / "faulty.py"
+    file.write_text(FAULTY)
+    command = [sys.executable, "-m", "cli.main", "train", f"{file}:SPEC", "-d", "cpu", "-n", "8", "-t", "1e9"]
+    command += ["--set", "hidden_sizes=8", "--set", "engine=torch", "--set", "num_steps=16", "--eval-every", "1"]
+    ended = subprocess.run(
+        [*command, "--run-dir", tmp_path / "run"], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert 'raise ValueError("planted fault")' in ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith("error: the evaluator failed: LoadError: ")
+    assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
