@@ -16,7 +16,7 @@ import importlib.util
 import linecache
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,18 @@ def run_file(path: Path) -> types.ModuleType:
 def holds(module: types.ModuleType) -> bool:
     """True for a module that is from here."""
     return module.__name__.startswith(_PREFIX)
+
+
+def folders() -> list[Path]:
+    """The folders whose files have run: another process that is to unpickle what is theirs gives them to `know`."""
+    names = [name for name in sys.modules if name.startswith(_PREFIX) and "." not in name]
+    return [Path(sys.modules[name].__path__[0]) for name in names]
+
+
+def know(found: Iterable[Path]) -> None:
+    """Let modules of these folders be imported by the names that they have in the process that said `folders`."""
+    for folder in found:
+        _package(folder)
 
 
 def _package(folder: Path) -> str:

@@ -2,7 +2,8 @@
 
     NUMBA_ENABLE_CUDASIM=1 NUMBA_DISABLE_JIT=1 python -m gpuenvs.checks.simulated request.pickle results.npz
 
-The environment travels as its plain functions, by value: it need not be importable, a notebook's cell will do.
+The environment travels as its plain functions, by value: it need not be importable, a notebook's cell will do. Modules that
+they use go by name.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuenvs import folder_modules
 from gpuenvs.checks.plain import plain_spec
 from gpuenvs.checks.rollout import play
 from gpuenvs.errors import GpurlError
@@ -40,10 +42,11 @@ def simulate(
     """
     with tempfile.TemporaryDirectory() as folder:
         request, results = Path(folder) / "request.pickle", Path(folder) / "results.npz"
-        request.write_bytes(_packed((plain_spec(spec), real, autoreset, scenario)))
+        where = pickle.dumps(([*filter(None, sys.path), os.getcwd()], folder_modules.folders()))
+        request.write_bytes(where + _packed((plain_spec(spec), real, autoreset, scenario)))
         paths = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         settings = {"NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": paths}
-        command = [sys.executable, "-W", "ignore", "-m", "gpuenvs.checks.simulated", str(request), str(results)]
+        command = [sys.executable, "-P", "-W", "ignore", "-m", "gpuenvs.checks.simulated", str(request), str(results)]
         try:
             done = subprocess.run(
                 command, env={**os.environ, **settings}, capture_output=True, text=True, check=False, timeout=timeout
@@ -95,7 +98,11 @@ def _private_modules(spec: EnvSpec) -> list[Any]:
 
 
 def main(request: str, results: str) -> None:
-    spec, real, autoreset, scenario = pickle.loads(Path(request).read_bytes())
+    with open(request, "rb") as file:
+        path, folders = pickle.load(file)
+        sys.path += [entry for entry in path if entry not in sys.path]  # modules that functions use go by their names
+        folder_modules.know(folders)
+        spec, real, autoreset, scenario = pickle.load(file)
     np.savez(results, **play("cuda:0", spec, real, autoreset, scenario))  # type: ignore[arg-type]
 
 

@@ -75,7 +75,7 @@ class Processes:
         )
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "gpuenvs.host.server", str(control[0].number)],
+            [sys.executable, "-P", "-m", "gpuenvs.host.server", str(control[0].number)],
             stdin=subprocess.DEVNULL,
             stdout=2,  # what environments print must not get into what a command prints
             pass_fds=(control[0].number, plan.memory, plan.log, plan.status, plan.done, *plan.commands),

@@ -16,6 +16,7 @@ from gpuenvs.checks.subject import Subject
 from tests.gpuenvs.checks import planted
 from tests.gpuenvs.contract.planted import marked
 from tests.gpuenvs.contract.planted import variant as variant_of_another
+from tests.gpuenvs.user_files import write
 
 
 def statuses(findings: Iterable[Finding]) -> list[str]:
@@ -231,6 +232,14 @@ def test_a_simulator_that_computes_something_else(monkeypatch):
     monkeypatch.setattr(backends, "simulate", simulate)
     finding = only(backends.simulator(subject()), FAIL)
     assert "step2/reward: differs by up to 0.5" in finding.found
+
+
+def test_the_simulator_finds_the_files_beside_and_nothing_of_the_current_folder(tmp_path, monkeypatch):
+    """Python looks into the current folder first where it runs a module: there a name of its own library would be taken."""
+    file = write(tmp_path / "env")
+    (tmp_path / "array.py").write_text("raise RuntimeError('not this one')\n")
+    monkeypatch.chdir(tmp_path)
+    only(backends.simulator(Subject(gpuenvs.get(str(file)), seed=0)), OK)
 
 
 def test_without_the_cuda_packages_that_is_said(monkeypatch):

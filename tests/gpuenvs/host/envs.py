@@ -1,5 +1,6 @@
 """Environments that the tests step in executors."""
 
+import copy
 import os
 import random
 import signal
@@ -160,7 +161,8 @@ class Spaces(gymnasium.Env):
     }
 
     def __init__(self, obs="matrix", act="plain", scale=1.0, render_mode=None):
-        self.observation_space, self.action_space = self.OBSERVATIONS[obs], self.ACTIONS[act]
+        # Spaces draw from generators of their own: one for all environments would make them depend on each other.
+        self.observation_space, self.action_space = copy.deepcopy(self.OBSERVATIONS[obs]), self.ACTIONS[act]
         self.render_mode, self.scale, self.actions = render_mode, scale, []
 
     def reset(self, *, seed=None, options=None):
