@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpuenvs.errors import ConfigError
 from learners.collectors import Choice, choose, kernel_problem
 from learners.collectors.base import SteppingCollector
 from learners.collectors.check import Agreement, difference
@@ -154,14 +153,14 @@ def fused_problem(env: Any, policy: Any) -> str | None:
     return misfit(policy, env)
 
 
-def make_replay_collector(env: Any, device: str | torch.device, seed: int, config: Any) -> ReplayCollector:
-    """The collector of an off-policy learner for `env`; `config` is the algorithm's.
+def make_replay_collector(env: Any, device: str | torch.device, seed: int, config: Any, actors: int = 1) -> Any:
+    """The collector of an off-policy learner for `env`: a `ReplayCollector`, or a `HostReplayCollector` where the
+    environments live in processes of their own.
 
-    Raises:
-        ConfigError: the environments live in processes of their own.
+    `config` is the algorithm's; `device` where its policies act. `actors` is for host environments only: threads that infer.
     """
-    if hasattr(env, "ready"):
-        raise ConfigError(
-            "off-policy learning needs environments on a device; leave --env-backend host out, or use ppo or a2c"
-        )
-    return ReplayCollector(env, device, seed, config)
+    if not hasattr(env, "ready"):
+        return ReplayCollector(env, device, seed, config)
+    from learners.host.replay_collector import HostReplayCollector
+
+    return HostReplayCollector(env, seed, config.noise_correlation, actors=actors)

@@ -175,8 +175,6 @@ def test_what_is_not_possible_is_one_line():
     later = gpuenvs.make("Pendulum-v1", 2, device="cpu", autoreset="next_step")
     with pytest.raises(ConfigError, match="autoreset='same_step'"):
         ReplayCollector(later, "cpu", 0, config())
-    with pytest.raises(ConfigError, match="environments on a device"):
-        make_replay_collector(types.SimpleNamespace(ready=None), "cpu", 0, config())
 
 
 def test_the_collector_can_be_told_to_do_something_before_each_horizon():
