@@ -166,10 +166,8 @@ class SAC:
         """
         if self.config.engine == "torch":
             return None
-        try:
-            from learners.native import offpolicy
-        except ImportError:
-            return None
+        from learners.native import offpolicy
+
         problem = offpolicy.misfit(self)
         if problem is None:
             return offpolicy.FusedSAC(self, max(1, allowed_cores() // local_size()))
@@ -277,42 +275,50 @@ class SAC:
 
     # --- hand-over between the halves ------------------------------------------------------------------------------------
 
-    def push(self) -> None:
-        """See to it that the tensors hold the newest weights, whichever engine learns."""
+    def push_actor(self) -> None:
+        """See to it that `policy` holds the newest weights, whichever engine learns. For the thread of the actor."""
         if self._native is not None:
-            self._native.push()
+            self._native.push_actor()
+
+    def push_critics(self) -> None:
+        """The same for critics and targets. For their thread."""
+        if self._native is not None:
+            self._native.push_critics()
 
     def send_actor(self) -> int:
         """The actor as it stands, for the critics; bytes. Nothing to do without `split`."""
         if not self.split:
             return 0
-        self.push()
+        self.push_actor()
         return self._to_critics.send([self.policy.flat, self.log_alpha])
 
     def take_actor(self) -> int:
         """The newest actor sent; no bytes move."""
-        if self.split:
-            self._to_critics.take([self._actor_read.flat, self._alpha_read])
+        if self.split and self._to_critics.take([self._actor_read.flat, self._alpha_read]) and self._native is not None:
+            self._native.pull_actor_read()
         return 0
 
     def send_critics(self) -> int:
         """Critics and statistics as they stand, for the actor; bytes."""
         if not self.split:
             return 0
-        self.push()
+        self.push_critics()
         return self._to_actor.send([self.critics.flat, *_statistics(self._actor_read)])
 
     def take_critics(self) -> int:
         """The newest critics sent; no bytes move."""
         if self.split:
-            self._to_actor.take([self._critics_read.flat, *_statistics(self.policy)])
+            taken = self._to_actor.take([self._critics_read.flat, *_statistics(self.policy)])
+            if taken and self._native is not None:
+                self._native.pull_critics_read()
         return 0
 
     # --- checkpoints -----------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Everything an update depends on besides the replay."""
-        self.push()
+        self.push_actor()
+        self.push_critics()
         state = {
             "policy": cloned_state(self.policy),
             "critics": cloned_state(self.critics),

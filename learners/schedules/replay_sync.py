@@ -56,6 +56,7 @@ class ReplaySyncSchedule:
     def iterate(self) -> IterationResult:
         """One horizon, and the updates that are owed for it."""
         loop = self.loop
+        self.algo.push_actor()
         block = loop.collect(self.algo.policy, self.algo.version)
         loop.commit(block, lag=0)
         self.algo.observe(block)

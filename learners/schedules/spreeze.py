@@ -212,7 +212,11 @@ class SpreezeSchedule:
     def _publish(self) -> None:
         """Between rounds in deterministic mode, else every so many updates."""
         if not self.own.deterministic and self.algo.version - self.weights.version >= self.own.publish_every:
-            self.weights.publish(self.algo.version)
+            self._publish_now()
+
+    def _publish_now(self) -> None:
+        self.algo.push_actor()
+        self.weights.publish(self.algo.version)
 
     # --- what the training loop sees -----------------------------------------------------------------------------------
 
@@ -247,7 +251,7 @@ class SpreezeSchedule:
         assert block is not None
         loop.commit(block, self.algo.version - began)
         self.algo.observe(block)
-        self.weights.publish(self.algo.version)
+        self._publish_now()
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[tuple[Any, int]]:
@@ -272,4 +276,4 @@ class SpreezeSchedule:
         """Go on from a `state_dict`."""
         with self._parts.paused() if self._parts else contextlib.nullcontext():
             self.loop.load_state_dict(state)
-            self.weights.publish(self.algo.version)
+            self._publish_now()

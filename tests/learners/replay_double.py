@@ -92,6 +92,9 @@ class Double:
     def actor_updates_at(self):
         return self.actor_version
 
+    def push_actor(self):
+        pass
+
     def take_actor(self):
         self.sent.append("actor taken")
         return 0

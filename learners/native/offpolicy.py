@@ -1,0 +1,290 @@
+"""Updates of SAC as native calls: one for the critics, one for the actor, on any number of threads.
+
+Floor: with networks of P weights each, a row takes 2 P operations for every pass through one of them and 4 P for every full
+backward pass. An update of the critics makes five passes forward (actor, two targets, two critics) and two backward, one of
+the actor three forward, one backward and two half ones (`flops`). `python -m benchmarks.update_engine` measures against what
+the machine's own matrix product makes of as many operations.
+
+Weights, moments and targets stay packed in the order that the kernels read; `pull` takes them over from the algorithm's
+tensors, `push` gives them back.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpuenvs.runtime.threads import Team
+from learners.native import offpolicy_kernels as kernels
+from learners.native.network import ROWS, Plan
+from learners.native.update import pack
+from learners.native.vector import LANES
+from learners.optim import BETA1, BETA2
+
+# Below so many operations an update is too short for a second thread to pay.
+PARALLEL_FLOPS = 2e8
+
+
+def misfit(algo: Any) -> str | None:
+    """Why these kernels cannot stand in for this SAC's updates, in words; None if they can."""
+    c = algo.config
+    if algo.device.type != "cpu" or algo.actor_device.type != "cpu":
+        return "the native engine works on the CPU"
+    if c.layer_norm:
+        return "there is no native layer_norm"
+    if c.atoms > 1:
+        return "there are no native distributional critics"
+    if not c.hidden_sizes or any(h % LANES for h in c.hidden_sizes):
+        return f"hidden_sizes must be multiples of the SIMD width {LANES} (16 always fits)"
+    return None
+
+
+def flops(obs_dim: int, actions: int, hidden_sizes: tuple[int, ...], batch: int) -> tuple[int, int]:
+    """Floating-point operations of (an update of the critics, one of the actor), counting the matrix products alone."""
+
+    def products(*sizes: int) -> int:
+        return sum(2 * a * b for a, b in itertools.pairwise(sizes))
+
+    actor = products(obs_dim, *hidden_sizes, 2 * actions)
+    critic = products(obs_dim + actions, *hidden_sizes, 1)
+    first_actor, first_critic = 2 * obs_dim * hidden_sizes[0], 2 * (obs_dim + actions) * hidden_sizes[0]
+    # A backward pass makes the gradient of every weight and, but for the first layer, that of its input.
+    critics = actor + 4 * critic + 2 * (2 * critic - first_critic)
+    to_action = critic - first_critic + 2 * actions * hidden_sizes[0]
+    return batch * critics, batch * (actor + 2 * critic + 2 * to_action + 2 * actor - first_actor)
+
+
+class _Net:
+    """Packed weights, moments and gradient of one network, and its place in the algorithm's flat tensors."""
+
+    def __init__(self, plan: Plan, index: np.ndarray, threads: int, target: bool) -> None:
+        self.plan, self._index = plan, index
+        self.weights, self.m, self.v = np.zeros((3, plan.size), np.float32)
+        self.target = np.zeros(plan.size if target else 0, np.float32)
+        self.grads = [np.zeros(plan.size, np.float32) for _ in range(threads)]
+        self.turned = np.zeros(plan.turned_size, np.float32)
+
+    def pull(self, into: np.ndarray, flat: Tensor) -> None:
+        pack(into, flat.numpy(), self.plan.packed, self._index)
+
+    def push(self, packed: np.ndarray, flat: Tensor) -> None:
+        kernels.unpack(packed, flat.numpy(), self.plan.packed, self._index)
+
+
+class FusedSAC:
+    """The native twin of `SAC._critic_step` and `SAC._actor_step`, sampling included.
+
+    With `algo.split` both may run at the same time on two threads: each reads copies of what the other writes, which
+    `pull_critics_read` and `pull_actor_read` renew.
+
+    Args:
+        algo: the SAC whose tensors it takes over.
+        threads: most threads of an update; the result depends on their number by rounding, not on their timing.
+    """
+
+    def __init__(self, algo: Any, threads: int) -> None:
+        self._algo = algo
+        c, policy = algo.config, algo.policy
+        d, k = policy.obs_dim, policy.num_outputs
+        actor_plan = Plan((d, *c.hidden_sizes, 2 * k), c.activation)
+        critic_plan = Plan((d + k, *c.hidden_sizes, 1), c.activation)
+        self.flops = flops(d, k, c.hidden_sizes, c.batch_size)
+        wanted = threads if self.flops[0] >= PARALLEL_FLOPS else 1
+        self._cuts = _cut(c.batch_size, wanted)
+        count = len(self._cuts) - 1
+        self._teams = {"critic": Team(count), "actor": Team(count)}
+        self._actor = _Net(actor_plan, actor_plan.flat, count, False)
+        self._critics = [_Net(critic_plan, stacked_index(critic_plan, 2, j), count, True) for j in range(2)]
+        split = algo.split
+        self._actor_read = np.zeros(actor_plan.size, np.float32) if split else self._actor.weights
+        self._critics_read = [np.zeros(critic_plan.size, np.float32) if split else net.weights for net in self._critics]
+        self._turned_read = [
+            np.zeros(critic_plan.turned_size, np.float32) if split else net.turned for net in self._critics
+        ]
+        self._work = {
+            part: [[np.zeros(plan.workspace_size, np.float32) for plan in (actor_plan, critic_plan, critic_plan)]
+                   for _ in range(count)] for part in ("critic", "actor")
+        }  # fmt: skip
+        for works in self._work.values():
+            for plan, work in (
+                (p, w) for three in works for p, w in zip((actor_plan, critic_plan, critic_plan), three)
+            ):
+                work[plan.workspace["one"]] = 1.0
+        self._zero = np.zeros(max(LANES, k), np.float32)
+        self._critic_chunks, self._actor_chunks = kernels.make_chunks(actor_plan, critic_plan, k)
+        self._turn_actor, self._turn_critic = kernels.make_turn(actor_plan), kernels.make_turn(critic_plan)
+        self._no_target = np.zeros(0, np.float32)
+        self._dirty = {"actor": False, "critic": False}
+        self.pull()
+
+    # --- tensors and packed vectors ------------------------------------------------------------------------------------
+
+    def pull(self) -> None:
+        """Take everything over from the algorithm's tensors."""
+        algo = self._algo
+        for vector, flat in zip((self._actor.weights, self._actor.m, self._actor.v), _vectors(algo.actor_optimizer)):
+            self._actor.pull(vector, flat)
+        for net in self._critics:
+            for vector, flat in zip((net.weights, net.m, net.v), _vectors(algo.critic_optimizer)):
+                net.pull(vector, flat)
+            net.pull(net.target, algo.targets.flat)
+            self._turn_critic(net.weights, net.turned)
+        self._turn_actor(self._actor.weights, self._actor.turned)
+        self.pull_actor_read()
+        self.pull_critics_read()
+        self._dirty = {"actor": False, "critic": False}
+
+    def pull_actor_read(self) -> None:
+        """With `split`: the actor that the critics' updates read."""
+        if self._algo.split:
+            self._actor.pull(self._actor_read, self._algo._actor_read.flat)
+
+    def pull_critics_read(self) -> None:
+        """With `split`: the critics that the actor's updates read."""
+        if self._algo.split:
+            for net, read, turned in zip(self._critics, self._critics_read, self._turned_read):
+                net.pull(read, self._algo._critics_read.flat)
+                self._turn_critic(read, turned)
+
+    def push_actor(self) -> None:
+        """The actor and its moments into the algorithm's tensors."""
+        if self._dirty["actor"]:
+            self._dirty["actor"] = False
+            net = self._actor
+            for vector, flat in zip((net.weights, net.m, net.v), _vectors(self._algo.actor_optimizer)):
+                net.push(vector, flat)
+
+    def push_critics(self) -> None:
+        """The critics, their moments and targets into the algorithm's tensors."""
+        if self._dirty["critic"]:
+            self._dirty["critic"] = False
+            for net in self._critics:
+                for vector, flat in zip((net.weights, net.m, net.v), _vectors(self._algo.critic_optimizer)):
+                    net.push(vector, flat)
+                net.push(net.target, self._algo.targets.flat)
+
+    # --- updates -------------------------------------------------------------------------------------------------------
+
+    def critic(self, replay: Any, index: Tensor, noise: Tensor, committed: int) -> dict[str, Tensor]:
+        """The step of the critics and of their targets; see `SAC.critic_update`."""
+        algo, c = self._algo, self._algo.config
+        batch = len(index)
+        knobs = np.array([c.gamma, c.n_step, committed, float(algo._alpha_read.exp()), 1.0 / batch])
+        rows, noise_rows, norm = index.numpy(), noise.numpy(), _norm(algo._actor_read)
+        data = replay.data.numpy().reshape(-1, replay.data.shape[-1])
+        one, two = self._critics
+        sums = np.zeros((self._teams["critic"].count, kernels.CRITIC_SUMS))
+
+        def work(thread: int) -> None:
+            self._critic_chunks(
+                self._cuts[thread], self._cuts[thread + 1], rows, data, replay.steps, replay.num_envs, noise_rows, norm,
+                knobs,
+                self._actor_read, one.weights, two.weights, one.target, two.target, one.turned, two.turned,
+                one.grads[thread], two.grads[thread], *self._work["critic"][thread], sums[thread],
+            )  # fmt: skip
+
+        self._run("critic", work, self._critic_chunks)
+        norm_value = self._step(self._critics, algo.critic_optimizer, c.tau, self._turn_critic)
+        self._dirty["critic"] = True
+        errors, values = sums.sum(0)
+        return _figures(critic_loss=0.5 * errors / batch, q_value=0.5 * values / batch, critic_grad_norm=norm_value)
+
+    def actor(self, replay: Any, index: Tensor, noise: Tensor) -> dict[str, Tensor]:
+        """The step of the actor and of the entropy coefficient; see `SAC.actor_update`."""
+        algo = self._algo
+        batch, alpha = len(index), float(algo.log_alpha.exp())
+        knobs = np.array([0.0, 0.0, 0.0, alpha, 1.0 / batch])
+        rows, noise_rows, norm = index.numpy(), noise.numpy(), _norm(algo.policy)
+        data = replay.data.numpy().reshape(-1, replay.data.shape[-1])
+        net = self._actor
+        sums = np.zeros((self._teams["actor"].count, kernels.ACTOR_SUMS))
+
+        def work(thread: int) -> None:
+            self._actor_chunks(
+                self._cuts[thread], self._cuts[thread + 1], rows, data, noise_rows, norm, knobs, net.weights,
+                *self._critics_read, net.turned, *self._turned_read, net.grads[thread], *self._work["actor"][thread],
+                self._zero, sums[thread],
+            )  # fmt: skip
+
+        self._run("actor", work, self._actor_chunks)
+        norm_value = self._step([net], algo.actor_optimizer, 0.0, self._turn_actor)
+        self._dirty["actor"] = True
+        values, log_probs = sums.sum(0) / batch
+        if algo.learns_alpha:
+            slope = torch.tensor([-alpha * (log_probs + algo.target_entropy)], dtype=torch.float32)
+            algo.alpha_optimizer.step(slope, algo.learning_rate)
+        return _figures(
+            actor_loss=alpha * log_probs + values, entropy=-log_probs, ent_coef=alpha, actor_grad_norm=norm_value
+        )
+
+    def _run(self, part: str, work: Any, kernel: Any) -> None:
+        team = self._teams[part]
+        if team.count == 1 or kernel.signatures:
+            team.run(work)
+        else:  # the first call compiles
+            for thread in range(team.count):
+                work(thread)
+
+    def _step(self, nets: list[_Net], optimizer: Any, tau: float, turn: Any) -> float:
+        """`FlatAdam.step` of all nets together, which share its counters; the norm of their gradient."""
+        c = self._algo.config
+        for net in nets:
+            for other in net.grads[1:]:
+                kernels.add_up(net.grads[0], other)
+                other.fill(0.0)
+        norm = float(np.sqrt(sum(kernels.norm_of(net.grads[0]) for net in nets)))
+        if not np.isfinite(norm):
+            optimizer.skipped += 1
+            for net in nets:
+                net.grads[0].fill(0.0)
+            return norm
+        optimizer.steps += 1
+        steps = float(optimizer.steps)
+        clip = min(1.0, c.max_grad_norm / (norm + 1e-6)) if c.max_grad_norm > 0 else 1.0
+        step_size = np.float32(self._algo.learning_rate / (1 - BETA1**steps))
+        correction = np.float32(1 / (1 - BETA2**steps))
+        for net in nets:
+            target = net.target if net.target.size else self._no_target
+            kernels.adam_step(net.weights, net.grads[0], net.m, net.v, target, np.float32(clip), step_size, correction,
+                              np.float32(c.adam_eps), np.float32(tau))  # fmt: skip
+            turn(net.weights, net.turned)
+        return norm
+
+
+def stacked_index(plan: Plan, count: int, which: int) -> np.ndarray:
+    """`plan.flat` of network number `which` in the flat buffer of a `learners.stacked.StackedMLP` of `count` of them."""
+    places, base = [], 0
+    for fan_in, fan_out in itertools.pairwise(plan.sizes):
+        for size in (fan_out * fan_in, fan_out):
+            places.append(base + which * size + np.arange(size))
+            base += count * size
+    return np.concatenate(places)[plan.flat]
+
+
+def _cut(batch: int, threads: int) -> list[int]:
+    """Where each thread's rows begin and end: whole chunks of ROWS."""
+    chunks = -(-batch // ROWS)
+    threads = max(1, min(threads, chunks))
+    return [min(batch, ROWS * (chunks * t // threads)) for t in range(threads)] + [batch]
+
+
+def _vectors(optimizer: Any) -> list[Tensor]:
+    return [optimizer.param, optimizer.m, optimizer.v]
+
+
+def _norm(policy: Any) -> np.ndarray:
+    """(3, d) float32: shift, scale and limit of the observations."""
+    found = np.zeros((3, policy.obs_dim), np.float32)
+    found[1], found[2] = 1.0, np.inf
+    if policy.obs_norm is not None:
+        found[0], found[1] = policy.obs_norm.shift.numpy(), policy.obs_norm.scale.numpy()
+        found[2] = policy.obs_norm.clip
+    return found
+
+
+def _figures(**values: float) -> dict[str, Tensor]:
+    return {name: torch.tensor(value, dtype=torch.float32) for name, value in values.items()}

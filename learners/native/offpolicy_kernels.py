@@ -1,0 +1,348 @@
+"""The numba side of `learners.native.offpolicy`: gather, targets, forward and backward passes of SAC over chunks of rows.
+
+Rows go through all networks in chunks of ROWS, whose activations stay in the second-level cache. The formulas are those of
+`learners.sac` and `learners.actors`, differentiated by hand.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+
+from gpuenvs.runtime.disk_cache import cached
+from gpuenvs.runtime.generated import define
+from gpuenvs.runtime.memory import make_load, make_store
+from gpuenvs.scalar import f32, log
+from learners.actors import LOG_STD_MAX, LOG_STD_MIN
+from learners.native.elementary import exp, square_sum
+from learners.native.heads import STRICT, make_add_sums
+from learners.native.network import ROWS, Plan, Source
+from learners.native.vector import make_dots, transpose
+from learners.optim import BETA1, BETA2
+
+_REAL = np.dtype(np.float32)
+# What a kernel is told as numbers, and what it adds up.
+KNOBS = ("gamma", "n_step", "committed", "alpha", "scale")
+CRITIC_SUMS, ACTOR_SUMS = 2, 2  # squared errors, values; minus the smallest value, log-probs
+
+
+class CriticSource(Source):
+    """A critic's passes, and the way back to the action it was given."""
+
+    def deltas(self) -> list[str]:
+        """From dz to the gradients of the hidden layers, without those of the weights: `backward` cut short."""
+        sizes, plan = self.plan.sizes, self.plan
+        last = len(sizes) - 2
+        top, weight = self._hidden(last - 1, "h"), self._weight("weights", last, "weight")
+        name, target = self._matmul(sizes[-2], "zero", f"{plan.activation}_grad"), self._hidden(last - 1, "d")
+        lines = [
+            f"{name}({self.work('dz')}, 1, {ROWS}, {weight}, {sizes[-2]}, {target}, {sizes[-2]}, {top}, rows, {sizes[-1]})"
+        ]
+        for layer in range(last - 1, 0, -1):
+            size, width = sizes[layer + 1], sizes[layer]
+            name = self._matmul(width, "zero", f"{plan.activation}_grad")
+            source, target, output = (
+                self._hidden(layer, "d"),
+                self._hidden(layer - 1, "d"),
+                self._hidden(layer - 1, "h"),
+            )
+            weight = f"({self.prefix}turned + {4 * plan.turned[layer]})"
+            lines.append(f"{name}({source}, {size}, 1, {weight}, {width}, {target}, {width}, {output}, rows, {size})")
+        return lines
+
+    def action_gradient(self, actions: int, zero: str, out: str) -> list[str]:
+        """d z / d action [k * ROWS + row] at the address `out`, after `deltas`; `zero` is the address of zeros."""
+        width = self.plan.sizes[1]
+        first = self.plan.offsets[0, "weight"] + (self.plan.obs_dim - actions) * width
+        self.names[f"_dots_{width}"] = make_dots(width)
+        weight = f"({self.prefix}weights + {4 * first})"
+        return [f"_dots_{width}({self._hidden(0, 'd')}, {width}, {weight}, {zero}, {out}, {ROWS}, rows, {actions})"]
+
+
+def _function(head: str, lines: list[str], names: dict[str, Any]) -> Any:
+    text = "\n".join([head, *(f"    {line}" for line in lines or ["pass"])])
+    name = head.removeprefix("def ").partition("(")[0]
+    return numba.njit(**STRICT)(define(name, text, names, "learners.native"))
+
+
+@numba.njit(**STRICT)
+def _tanh(x):
+    """float32 tanh within 3 ulp of 1, without a branch that keeps a loop from being a vector loop."""
+    e = exp(f32(-2.0) * abs(x))
+    t = (f32(1.0) - e) / (f32(1.0) + e)
+    return t if x >= f32(0.0) else -t
+
+
+@numba.njit(**STRICT)
+def _log_jacobian(u):
+    """log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u))."""
+    magnitude = abs(u)
+    return f32(2.0) * (f32(math.log(2.0)) - magnitude - log(f32(1.0) + exp(f32(-2.0) * magnitude)))
+
+
+def _draw_lines(plan: Plan, source: Source, k: int, keep: bool) -> list[str]:
+    """From z (means, raw log-stds) and noise to actions in work("action") and log-probs in work("log_prob").
+
+    With `keep`, z becomes (std * noise, d log_std / d raw) for the gradient.
+    """
+    z, action, log_prob = source.work("z"), source.work("action"), source.work("log_prob")
+    lines = ["for r in range(rows):", "    total = _0"]
+    for j in range(k):
+        at = f"{j * ROWS} + r"
+        raw = f"{(k + j) * ROWS} + r"
+        lines += [
+            f"    t = _tanh(_ld_z({z}, {raw}))",
+            "    s = _LOW + _HALF_SPAN * (t + _1)",
+            f"    n = _ld_noise(noise, (first + r) * {k} + {j})",
+            "    push = _exp(s) * n",
+            f"    u = _ld_z({z}, {at}) + push",
+            "    total += -_HALF * n * n - s - _HALF_LOG_2PI - _log_jacobian(u)",
+            f"    _st_action({action}, {at}, _tanh(u))",
+        ]
+        if keep:
+            lines += [f"    _st_z({z}, {at}, push)", f"    _st_z({z}, {raw}, _HALF_SPAN * (_1 - t * t))"]
+    return [*lines, f"    _st_log_prob({log_prob}, r, total)"]
+
+
+def _names() -> dict[str, Any]:
+    names: dict[str, Any] = {
+        "_0": f32(0), "_1": f32(1), "_2": f32(2), "_HALF": f32(0.5), "_LOW": f32(LOG_STD_MIN), "_f32": f32,
+        "_HALF_SPAN": f32(0.5 * (LOG_STD_MAX - LOG_STD_MIN)), "_HALF_LOG_2PI": f32(0.5 * math.log(2 * math.pi)),
+        "_exp": exp, "_tanh": _tanh, "_log_jacobian": _log_jacobian,
+    }  # fmt: skip
+    for scope, name in enumerate(("z", "noise", "action", "log_prob", "x", "q0", "q1", "dz", "out", "grad_a")):
+        names[f"_ld_{name}"], names[f"_st_{name}"] = make_load(scope, _REAL), make_store(scope, _REAL)
+    return names
+
+
+def make_gather(obs_dim: int, actions: int, width: int) -> Any:
+    """`gather(first, rows, index, data, steps, num_envs, norm, gamma, n_step, committed, x, following, cx, fx, reward,
+    discount)`.
+
+    Rows index[first:first + rows] of the records: normalised observations and actions into `cx` (rows, obs_dim + actions),
+    normalised observations after up to n_step steps into `x` (rows, obs_dim) and `fx` (rows, obs_dim + actions), whose
+    actions come later; discounted rewards and what the value of the following state counts. Arrays, all but `index` float32.
+    """
+    d, k = obs_dim, actions
+    at_next, at_reward = d + k, 2 * d + k
+
+    @numba.njit(**STRICT)
+    def gather(first, rows, index, data, steps, num_envs, norm, gamma, n_step, committed, x, cx, fx, reward, discount):
+        count = steps * num_envs
+        low, high = f32(-norm[2, 0]), f32(norm[2, 0])
+        for r in range(rows):
+            i = index[first + r]
+            for j in range(d):
+                cx[r, j] = min(max((data[i, j] - norm[0, j]) * norm[1, j], low), high)
+            for j in range(k):
+                cx[r, d + j] = data[i, d + j]
+            total, power, row = data[i, at_reward], gamma, i
+            left = (committed - 1 - i // num_envs) % steps
+            ended = data[i, at_reward + 1] + data[i, at_reward + 2] > f32(0.0)
+            step = 1
+            while step < n_step and not ended and step <= left:
+                row = (i + step * num_envs) % count
+                total += power * data[row, at_reward]
+                power *= gamma
+                ended = data[row, at_reward + 1] + data[row, at_reward + 2] > f32(0.0)
+                step += 1
+            reward[r] = total
+            discount[r] = power * (f32(1.0) - data[row, at_reward + 1])
+            for j in range(d):
+                value = min(max((data[row, at_next + j] - norm[0, j]) * norm[1, j], low), high)
+                x[r, j] = value
+                fx[r, j] = value
+
+    return gather
+
+
+def make_chunks(actor: Plan, critic: Plan, actions: int) -> tuple[Any, Any]:
+    """(critic_chunks, actor_chunks); see their comments below."""
+    k, d = actions, actor.obs_dim
+    names = _names()
+    source, critic_source = Source(actor), CriticSource(critic)
+    passes: dict[str, Any] = {}
+    for name, one, lines in (
+        ("actor_forward", source, source.forward()),
+        ("actor_backward", source, source.backward()),
+        ("critic_forward", critic_source, critic_source.forward()),
+        ("critic_backward", critic_source, critic_source.backward()),
+        ("critic_deltas", critic_source, critic_source.deltas() + critic_source.action_gradient(k, "zero", "out")),
+    ):
+        more = {**one.names, "_add_sums": make_add_sums()}
+        passes[name] = _function(f"def {name}(rows, work, weights, turned, grad, zero, out):", lines, more)
+    every = names
+    draw = _function("def draw(first, rows, work, noise):", _draw_lines(actor, source, k, False), every)
+    draw_kept = _function("def draw_kept(first, rows, work, noise):", _draw_lines(actor, source, k, True), every)
+    gather = make_gather(d, k, 2 * d + k + 3)
+    action, log_prob = actor.workspace["action"], actor.workspace["log_prob"]
+    row_a, row_b = actor.workspace["row_a"], actor.workspace["row_b"]
+    z, dz = critic.workspace["z"], critic.workspace["dz"]
+    actor_x, critic_x = actor.workspace["x"], critic.workspace["x"]
+    actor_dz, actor_z = actor.workspace["dz"], actor.workspace["z"]
+    actor_forward, actor_backward = passes["actor_forward"], passes["actor_backward"]
+    critic_forward, critic_backward = passes["critic_forward"], passes["critic_backward"]
+    critic_deltas = passes["critic_deltas"]
+    wide = d + k
+
+    @numba.njit(**STRICT)
+    def critic_chunks(start, stop, index, data, steps, num_envs, noise, norm, knobs, actor_weights, weights0, weights1,
+                      target0, target1, turned0, turned1, grad0, grad1, work, work0, work1, sums):  # fmt: skip
+        # Gradients of rows start..stop are added to grad0 and grad1. work0 holds the critics' passes, work1 the targets'.
+        gamma, alpha, scale = f32(knobs[0]), f32(knobs[3]), f32(knobs[4])
+        n_step, committed = int(knobs[1]), int(knobs[2])
+        x, cx = (
+            work[actor_x : actor_x + ROWS * d].reshape(ROWS, d),
+            work0[critic_x : critic_x + ROWS * wide].reshape(ROWS, wide),
+        )
+        fx = work1[critic_x : critic_x + ROWS * wide].reshape(ROWS, wide)
+        first = start
+        while first < stop:
+            rows = min(stop - first, ROWS)
+            reward, discount = work[row_a : row_a + ROWS], work[row_b : row_b + ROWS]
+            gather(
+                first, rows, index, data, steps, num_envs, norm, gamma, n_step, committed, x, cx, fx, reward, discount
+            )
+            actor_forward(rows, work.ctypes.data, actor_weights.ctypes.data, 0, 0, 0, 0)
+            draw(first, rows, work.ctypes.data, noise.ctypes.data)
+            for j in range(k):
+                for r in range(rows):
+                    fx[r, d + j] = work[action + j * ROWS + r]
+            critic_forward(rows, work1.ctypes.data, target0.ctypes.data, 0, 0, 0, 0)
+            for r in range(rows):
+                work1[dz + r] = work1[z + r]
+            critic_forward(rows, work1.ctypes.data, target1.ctypes.data, 0, 0, 0, 0)
+            for r in range(rows):
+                least = min(work1[dz + r], work1[z + r])
+                work1[dz + r] = reward[r] + discount[r] * (least - alpha * work[log_prob + r])
+            for net in range(2):
+                weights, turned, grad = (weights0, turned0, grad0) if net == 0 else (weights1, turned1, grad1)
+                critic_forward(rows, work0.ctypes.data, weights.ctypes.data, 0, 0, 0, 0)
+                error_sum, value_sum = f32(0.0), f32(0.0)
+                for r in range(rows):
+                    value = work0[z + r]
+                    error = value - work1[dz + r]
+                    error_sum += error * error
+                    value_sum += value
+                    work0[dz + r] = error * scale
+                sums[0] += error_sum
+                sums[1] += value_sum
+                critic_backward(
+                    rows, work0.ctypes.data, weights.ctypes.data, turned.ctypes.data, grad.ctypes.data, 0, 0
+                )
+            first += rows
+
+    @numba.njit(**STRICT)
+    def actor_chunks(start, stop, index, data, noise, norm, knobs, actor_weights, weights0, weights1, actor_turned, turned0,
+                     turned1, grad, work, work0, work1, zero, sums):  # fmt: skip
+        # The gradient of rows start..stop is added to grad.
+        alpha, scale = f32(knobs[3]), f32(knobs[4])
+        low, high = f32(-norm[2, 0]), f32(norm[2, 0])
+        x, cx0 = (
+            work[actor_x : actor_x + ROWS * d].reshape(ROWS, d),
+            work0[critic_x : critic_x + ROWS * wide].reshape(ROWS, wide),
+        )
+        cx1 = work1[critic_x : critic_x + ROWS * wide].reshape(ROWS, wide)
+        slope0, slope1 = np.empty(k * ROWS, np.float32), np.empty(k * ROWS, np.float32)
+        first = start
+        while first < stop:
+            rows = min(stop - first, ROWS)
+            for r in range(rows):
+                i = index[first + r]
+                for j in range(d):
+                    value = min(max((data[i, j] - norm[0, j]) * norm[1, j], low), high)
+                    x[r, j] = value
+                    cx0[r, j] = value
+                    cx1[r, j] = value
+            actor_forward(rows, work.ctypes.data, actor_weights.ctypes.data, 0, 0, 0, 0)
+            draw_kept(first, rows, work.ctypes.data, noise.ctypes.data)
+            for j in range(k):
+                for r in range(rows):
+                    value = work[action + j * ROWS + r]
+                    cx0[r, d + j] = value
+                    cx1[r, d + j] = value
+            critic_forward(rows, work0.ctypes.data, weights0.ctypes.data, 0, 0, 0, 0)
+            critic_forward(rows, work1.ctypes.data, weights1.ctypes.data, 0, 0, 0, 0)
+            value_sum, log_prob_sum = f32(0.0), f32(0.0)
+            for r in range(rows):
+                value0, value1 = work0[z + r], work1[z + r]
+                # Of equal values the first counts, as in torch's min.
+                work0[dz + r] = -scale if value0 <= value1 else f32(0.0)
+                work1[dz + r] = f32(0.0) if value0 <= value1 else -scale
+                value_sum -= min(value0, value1)
+                log_prob_sum += work[log_prob + r]
+            sums[0] += value_sum
+            sums[1] += log_prob_sum
+            critic_deltas(rows, work0.ctypes.data, weights0.ctypes.data, turned0.ctypes.data, 0, zero.ctypes.data,
+                          slope0.ctypes.data)  # fmt: skip
+            critic_deltas(rows, work1.ctypes.data, weights1.ctypes.data, turned1.ctypes.data, 0, zero.ctypes.data,
+                          slope1.ctypes.data)  # fmt: skip
+            for j in range(k):
+                for r in range(rows):
+                    at, raw = j * ROWS + r, (k + j) * ROWS + r
+                    a = work[action + at]
+                    du = (slope0[at] + slope1[at]) * (f32(1.0) - a * a) + alpha * scale * f32(2.0) * a
+                    work[actor_dz + at] = du
+                    work[actor_dz + raw] = (du * work[actor_z + at] - alpha * scale) * work[actor_z + raw]
+            actor_backward(rows, work.ctypes.data, actor_weights.ctypes.data, actor_turned.ctypes.data, grad.ctypes.data,
+                           0, 0)  # fmt: skip
+            first += rows
+
+    return cached(critic_chunks), cached(actor_chunks)
+
+
+def make_turn(plan: Plan) -> Any:
+    """`turn(weights, turned)`: the transposed copies that a backward pass reads."""
+    source = Source(plan)
+    turn = _function("def turn_lines(weights, turned):", source.turn(), {"_transpose": transpose})
+
+    @numba.njit(**STRICT)
+    def turn_all(weights, turned):
+        turn(weights.ctypes.data, turned.ctypes.data)
+
+    return cached(turn_all)
+
+
+@cached
+@numba.njit(**STRICT)
+def unpack(packed, flat, packed_index, flat_index):
+    """flat[flat_index] = packed[packed_index]"""
+    for k in range(flat_index.size):
+        flat[flat_index[k]] = packed[packed_index[k]]
+
+
+@cached
+@numba.njit(**STRICT)
+def add_up(total, other):
+    """total += other"""
+    for i in range(total.size):
+        total[i] += other[i]
+
+
+@cached
+@numba.njit(**STRICT)
+def norm_of(gradient):
+    """Sum of squares, float64."""
+    return square_sum(gradient)
+
+
+@cached
+@numba.njit(**STRICT)
+def adam_step(weights, grad, m, v, target, clip, step_size, correction, eps, tau):
+    """`learners.optim.FlatAdam.step` on packed vectors; then `target` follows the weights by `tau`, if it has a size.
+
+    `grad` is zero afterwards.
+    """
+    for i in range(weights.size):
+        g = grad[i] * clip
+        m_i = m[i] + f32(1 - BETA1) * (g - m[i])
+        v_i = v[i] + f32(1 - BETA2) * (g * g - v[i])
+        m[i] = m_i
+        v[i] = v_i
+        weights[i] -= step_size * m_i / (np.sqrt(v_i * correction) + eps)
+        grad[i] = f32(0.0)
+    for i in range(target.size):
+        target[i] += tau * (weights[i] - target[i])
