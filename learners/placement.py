@@ -240,6 +240,9 @@ def _replay_needed(config: Any, spec: Any) -> dict[str, dict[str, int]]:
     needed.setdefault(config.device, {}).update(learner)
     needed[config.env_device]["environments"] = envs * _environment(spec, config)
     needed[config.env_device]["action noise"] = envs * steps * outputs * 4
+    if config.schedule_settings.get("save_replay", True):
+        # A copy that training does not change, the same as bytes, and the file's whole content.
+        needed.setdefault("cpu", {})["checkpoints"] = 3 * learner["replay"]
     return {device: dict(sorted(parts.items(), key=lambda item: -item[1])) for device, parts in needed.items()}
 
 
@@ -292,9 +295,12 @@ def require_memory(config: Any, free: Callable[[str], int | None], processes: in
         total, there = sum(parts.values()), free(device)
         listed = ", ".join(f"{what} {gibibytes(size)}" for what, size in list(parts.items())[:3])
         if there is not None and total > there:
+            # What there is less of with which setting.
+            settings = {"horizons": "num_steps=", "replay": "buffer_size=", "checkpoints": "save_replay=false"}
+            less = " or ".join(f"--set {setting}" for part, setting in settings.items() if part in parts)
             raise DeviceError(
                 f"{device} has {gibibytes(there)} free and the run needs about {gibibytes(total)} ({listed}); "
-                "use fewer --num-envs or --set num_steps="
+                f"use fewer --num-envs{less and ' or '}{less}"
             )
         if device != "cpu" or total >= 2**30:
             lines.append(f"memory: about {gibibytes(total)} on {device} ({listed})")

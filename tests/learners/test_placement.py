@@ -1,5 +1,7 @@
 """Which placement is chosen, why, and what is said when it cannot be."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -191,6 +193,36 @@ def test_the_memory_of_images():
     assert parts["environments"] >= 8 * 2 * 3 * 40 * 40
     units = 32 * 9 * 9 + 64 * 3 * 3 + 64 + 64  # what the layers put out for an image
     assert parts["updates"] >= 64 * 4 * 2 * units
+
+
+def replaying(size=50_000):
+    overrides = (f"buffer_size={size}", "num_steps=4")
+    return resolve("Pendulum-v1", algo="sac", num_envs=8, device="cpu", overrides=overrides)
+
+
+def test_the_memory_of_a_replay_is_what_it_takes_and_is_on_the_learners_device():
+    schedule = build.build(config := replaying())
+    parts = memory_needed(config)["cpu"]
+    assert parts["replay"] == schedule.loop.replay.data.nbytes > 50_000 * (2 * 3 + 1 + 3) * 4
+    assert parts["environments"] == sum(array.nbytes for array in schedule.env.arrays.values())
+    assert parts["weights"] >= 2 * (schedule.algo.policy.flat.nbytes + 3 * schedule.algo.critics.flat.nbytes)
+    assert parts["checkpoints"] >= 2 * parts["replay"]
+    schedule.close()
+    host = memory_needed(config.placed(Placement("host", "cpu", "cuda:0", "pinned")))
+    assert host["cuda:0"]["replay"] == parts["replay"] and "replay" not in host["cpu"]
+    assert host["cpu"]["checkpoints"] == parts["checkpoints"]
+    without = config.schedule_settings | {"save_replay": False}
+    assert "checkpoints" not in memory_needed(dataclasses.replace(config, schedule_settings=without))["cpu"]
+
+
+def test_too_large_a_replay_is_one_line_with_the_settings_that_help():
+    config = replaying(1_000_000)
+    with pytest.raises(DeviceError, match=r"replay .*--set buffer_size= or --set save_replay=false$") as caught:
+        require_memory(config, lambda device: 1000)
+    assert "\n" not in str(caught.value)
+    gpu = config.placed(Placement("host", "cpu", "cuda:0", "pinned"))
+    with pytest.raises(DeviceError, match=r"cuda:0 .*--set buffer_size=$"):
+        require_memory(gpu, lambda device: None if device == "cpu" else 1000)
 
 
 def test_too_little_memory_is_one_line_before_anything_is_made():
