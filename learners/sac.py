@@ -182,7 +182,7 @@ class SAC:
         """Of all optimisers, for the config's batch."""
         return scaled_rate(self.config.learning_rate, self.config.batch_size, self.config.lr_scaling)
 
-    def update(self, replay: Replay) -> dict[str, Tensor]:
+    def update(self, replay: Replay) -> dict[str, Tensor | float]:
         """One update of the critics and their targets, and of the actor when that is due; returns 0-d tensors."""
         metrics = self.critic_update(replay)
         return metrics | self.actor_update(replay) if self.actor_due() else metrics
@@ -196,7 +196,7 @@ class SAC:
         """Critic updates that the actor has kept up with."""
         return self.actor_version * self.config.policy_delay
 
-    def critic_update(self, replay: Replay) -> dict[str, Tensor]:
+    def critic_update(self, replay: Replay) -> dict[str, Tensor | float]:
         """One step of the critics, one of the targets towards them."""
         c, update = self.config, self.version
         committed = replay.committed
@@ -209,7 +209,7 @@ class SAC:
         self.version += 1
         return metrics
 
-    def actor_update(self, replay: Replay) -> dict[str, Tensor]:
+    def actor_update(self, replay: Replay) -> dict[str, Tensor | float]:
         """One step of the actor, and of a learned entropy coefficient, on the rows of the critics' last update."""
         c, update = self.config, (self.actor_version + 1) * self.config.policy_delay - 1
         committed = replay.committed

@@ -12,10 +12,10 @@ tensors, `push` gives them back.
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from gpuenvs.runtime.threads import Team
@@ -117,6 +117,7 @@ class FusedSAC:
         self._zero = np.zeros(max(LANES, k), np.float32)
         self._critic_chunks, self._actor_chunks = kernels.make_chunks(actor_plan, critic_plan, k)
         self._turn_actor, self._turn_critic = kernels.make_turn(actor_plan), kernels.make_turn(critic_plan)
+        self._alpha = _Scalar(algo.alpha_optimizer)
         self._no_target = np.zeros(0, np.float32)
         self._dirty = {"actor": False, "critic": False}
         self.pull()
@@ -169,11 +170,11 @@ class FusedSAC:
 
     # --- updates -------------------------------------------------------------------------------------------------------
 
-    def critic(self, replay: Any, index: Tensor, noise: Tensor, committed: int) -> dict[str, Tensor]:
+    def critic(self, replay: Any, index: Tensor, noise: Tensor, committed: int) -> dict[str, float]:
         """The step of the critics and of their targets; see `SAC.critic_update`."""
         algo, c = self._algo, self._algo.config
         batch = len(index)
-        knobs = np.array([c.gamma, c.n_step, committed, float(algo._alpha_read.exp()), 1.0 / batch])
+        knobs = np.array([c.gamma, c.n_step, committed, math.exp(algo._alpha_read.item()), 1.0 / batch])
         rows, noise_rows, norm = index.numpy(), noise.numpy(), _norm(algo._actor_read)
         data = replay.data.numpy().reshape(-1, replay.data.shape[-1])
         one, two = self._critics
@@ -191,12 +192,13 @@ class FusedSAC:
         norm_value = self._step(self._critics, algo.critic_optimizer, c.tau, self._turn_critic)
         self._dirty["critic"] = True
         errors, values = sums.sum(0)
-        return _figures(critic_loss=0.5 * errors / batch, q_value=0.5 * values / batch, critic_grad_norm=norm_value)
+        found = {"critic_loss": 0.5 * errors / batch, "q_value": 0.5 * values / batch}
+        return found | {"critic_grad_norm": norm_value}
 
-    def actor(self, replay: Any, index: Tensor, noise: Tensor) -> dict[str, Tensor]:
+    def actor(self, replay: Any, index: Tensor, noise: Tensor) -> dict[str, float]:
         """The step of the actor and of the entropy coefficient; see `SAC.actor_update`."""
         algo = self._algo
-        batch, alpha = len(index), float(algo.log_alpha.exp())
+        batch, alpha = len(index), math.exp(algo.log_alpha.item())
         knobs = np.array([0.0, 0.0, 0.0, alpha, 1.0 / batch])
         rows, noise_rows, norm = index.numpy(), noise.numpy(), _norm(algo.policy)
         data = replay.data.numpy().reshape(-1, replay.data.shape[-1])
@@ -215,11 +217,9 @@ class FusedSAC:
         self._dirty["actor"] = True
         values, log_probs = sums.sum(0) / batch
         if algo.learns_alpha:
-            slope = torch.tensor([-alpha * (log_probs + algo.target_entropy)], dtype=torch.float32)
-            algo.alpha_optimizer.step(slope, algo.learning_rate)
-        return _figures(
-            actor_loss=alpha * log_probs + values, entropy=-log_probs, ent_coef=alpha, actor_grad_norm=norm_value
-        )
+            self._alpha.step(-alpha * (log_probs + algo.target_entropy), algo.learning_rate)
+        found = {"actor_loss": alpha * log_probs + values, "entropy": -log_probs, "ent_coef": alpha}
+        return found | {"actor_grad_norm": norm_value}
 
     def _run(self, part: str, work: Any, kernel: Any) -> None:
         team = self._teams[part]
@@ -286,5 +286,22 @@ def _norm(policy: Any) -> np.ndarray:
     return found
 
 
-def _figures(**values: float) -> dict[str, Tensor]:
-    return {name: torch.tensor(value, dtype=torch.float32) for name, value in values.items()}
+class _Scalar:
+    """`FlatAdam` on one number, without a tensor operation."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+        self._values = [tensor.numpy() for tensor in _vectors(optimizer)]
+
+    def step(self, slope: float, learning_rate: float) -> None:
+        """One step; none along a slope that is not finite."""
+        if not np.isfinite(slope):
+            self._optimizer.skipped += 1
+            return
+        self._optimizer.steps += 1
+        steps = float(self._optimizer.steps)
+        param, m, v = self._values
+        m += np.float32(1 - BETA1) * (np.float32(slope) - m)
+        v += np.float32(1 - BETA2) * (np.float32(slope) ** 2 - v)
+        root = np.sqrt(v / np.float32(1 - BETA2**steps)) + np.float32(self._optimizer.eps)
+        param -= np.float32(learning_rate / (1 - BETA1**steps)) * m / root
