@@ -99,7 +99,8 @@ class ReplayCollector(SteppingCollector):
 
     def _fill(self, run: _Run, policy: Any, block: Block, random: bool) -> None:
         """Run one horizon, where it can be run, and bring it into `block`."""
-        noise = self._noise.draw(block.num_steps, block.num_envs, policy, self.step).to(policy.device)
+        with on_torch_stream(self.device):
+            noise = self._noise.draw(block.num_steps, block.num_envs, policy, self.step).to(policy.device)
         # A graph is recorded for the block it writes to, and for the policy it reads.
         recorded = self._run is run and self.choice is not None and self.choice.name == "graph"
         if block.data.device == self._env_device() and not recorded:
