@@ -167,7 +167,8 @@ def _explain(what: str, error: BaseException) -> NoReturn:
     place = f"{own[-1].filename}, line {own[-1].lineno}" if own else what
     text = " ".join(str(error).split())
     if isinstance(error, GpurlError):
-        raise type(error)(f"{text} ({place})") from error
+        told = own and f"{Path(own[-1].filename).name}, line {own[-1].lineno}" in text
+        raise type(error)(text if told else f"{text} ({place})") from error
     raise LoadError(f"{what} cannot be loaded: {place}: {type(error).__name__}: {text}") from error
 
 

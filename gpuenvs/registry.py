@@ -78,8 +78,11 @@ def get(env_id: str | EnvSpec) -> EnvSpec:
     if loading.is_reference(env_id):
         spec = loading.load(env_id)
         if spec.id in BUILTIN and spec is not _specs.get(spec.id):
+            from gpuenvs.contract.faults import where
+
             raise DuplicateEnvError(
-                f"{env_id}: its id {spec.id!r} is a built-in environment's; give yours another name or version"
+                f"{env_id}: its id {spec.id!r} is a built-in environment's; give the one with the step of {where(spec.step)} "
+                "another name or version"
             )
         return spec
     name = env_id.removeprefix("gpuenvs/")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+import gpuenvs
 from gpuenvs.checks import offline
 from gpuenvs.checks.plain import PlainRow
 from gpuenvs.checks.ptxas import assemble
@@ -16,12 +17,13 @@ from gpuenvs.checks.rollout import differences, play
 from gpuenvs.checks.simulated import SimulatorError, simulate
 from gpuenvs.checks.subject import REAL, Samples, Subject, row_of, shown
 from gpuenvs.contract import FUNCTIONS, rules
-from gpuenvs.contract.faults import short
+from gpuenvs.contract.faults import head, short
 from gpuenvs.contract.messages import is_machinery
 from gpuenvs.rng import Rng, split_seed
 from gpuenvs.runtime import traced, traced_python
 from gpuenvs.runtime.buffers import SAME_STEP, shared_size, shared_values
 from gpuenvs.runtime.cuda import cuda_problem
+from gpuenvs.spec import EnvSpec
 
 ARCHITECTURE = "sm_90"
 _TOLERANCE, _TRACED_TOLERANCE = 1e-3, 2e-2  # one step in float32; products and sums are fused differently
@@ -255,9 +257,7 @@ def machine_code(subject: Subject) -> Iterator[Finding]:
     try:
         usage = assemble(offline.kernel_ptx(spec, REAL, SAME_STEP, "step_kernel", ARCHITECTURE), ARCHITECTURE)
     except Exception as error:  # of numba-cuda, NVVM and ptxas
-        yield Finding(
-            name, FAIL, f"does not compile: {' '.join(str(error).split())[:300]}", "see what the message names"
-        )
+        yield _does_not_compile(name, spec, error)
         return
     spilled = usage.spill_stores + usage.spill_loads
     found = f"{usage.registers} registers, {usage.stack} bytes of stack, {spilled} bytes spilled"
@@ -269,3 +269,22 @@ def machine_code(subject: Subject) -> Iterator[Finding]:
         yield Finding(name, NOTE, found, "works; what does not fit into registers lies in slower memory")
     else:
         yield Finding(name, OK, found)
+
+
+def _does_not_compile(name: str, spec: EnvSpec, error: Exception) -> Finding:
+    """With the lines of a numpy function that numba-cuda, other than numba, does not know: its error names no line."""
+    unknown = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if not isinstance(unknown, np.ufunc):
+        return Finding(
+            name, FAIL, f"does not compile: {' '.join(str(error).split())[:300]}", "see what the message names"
+        )
+    places = {
+        f"{head(called)[0]} ({short(head(called)[1])}, line {line})": None
+        for role in FUNCTIONS
+        for called in rules.reachable(getattr(spec, role))
+        for _, line, value in rules.outside(called)
+        if value is unknown
+    }
+    where, word = ", ".join(places) or "a function", unknown.__name__
+    instead = f"gpuenvs.{word}" if word in gpuenvs.__all__ else f"math.{word}"
+    return Finding(name, FAIL, f"{where} uses np.{word}, which CUDA kernels do not have", f"use {instead}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -87,10 +88,15 @@ def leaked(spec: EnvSpec) -> Iterator[Finding]:
             found.setdefault((leak.filename, leak.line), leak)
     problem = offline.problem()
     if problem is None:
-        for kernel in ("step_kernel", "observe_kernel"):
-            for leak in leaks.find_leaks(*offline.typed_kernel(spec, REAL, SAME_STEP, kernel)):
-                if not leak.filename.startswith("<gpuenvs"):
-                    found.setdefault((leak.filename, leak.line), leak)
+        try:
+            typed_kernels = [
+                offline.typed_kernel(spec, REAL, SAME_STEP, name) for name in ("step_kernel", "observe_kernel")
+            ]
+        except Exception:  # of numba-cuda, of several kinds
+            problem, typed_kernels = "its kernels do not compile, see CUDA below", []
+        for leak in itertools.chain.from_iterable(leaks.find_leaks(*kernel) for kernel in typed_kernels):
+            if not leak.filename.startswith("<gpuenvs"):
+                found.setdefault((leak.filename, leak.line), leak)
     for leak in found.values():
         where = f"{leak.function.rsplit('.', 1)[-1]} ({short(leak.filename)}, line {leak.line})"
         source = f": `{leak.source}`" if leak.source else ""

@@ -114,6 +114,11 @@ def _is(node: Any, *kinds: str) -> bool:
     return type(node).__name__ in kinds
 
 
+def _own(node: Any, name: str) -> Any:
+    """An attribute of an IR node, None where it has none: expressions look into their operands and raise something else."""
+    return None if _is(node, "Expr") else getattr(node, name, None)
+
+
 class _Function:
     def __init__(self, function: Any, annotation: Any) -> None:
         self.function, self.typemap, self.calltypes = function, annotation.typemap, annotation.calltypes
@@ -186,7 +191,7 @@ class _Function:
             value: Any = use.value if _is(use, "Assign") else None
             if _is(value, "Var"):
                 # A value that waits on the stack while branches part and meet is copied once in each of them.
-                same = {getattr(made, "name", None) for made in self.definitions[use.target.name]} == {name}
+                same = {_own(made, "name") for made in self.definitions[use.target.name]} == {name}
                 if not (same and self._only_used_by(use.target.name, allowed)):
                     return False
             elif _is(value, "Expr") and value.op in _ARITHMETIC and self._is_constant(value):
@@ -205,12 +210,12 @@ class _Function:
         return self.definitions[name][0] if self.definitions[name] else None
 
     def _folds_float(self, call: Any, name: str) -> bool:
-        if getattr(self._origin(call.func.name), "value", None) is scalar.lit:
+        if _own(self._origin(call.func.name), "value") is scalar.lit:
             return call.args[0].name == name
         return self._casts_to_32_bits(call, name) or self._casts_to(call, types.float32)
 
     def _casts_to_32_bits(self, call: Any, name: str) -> bool:
-        callee = str(getattr(self._origin(call.func.name), "name", ""))
+        callee = str(_own(self._origin(call.func.name), "name"))
         if self.generated and callee.startswith(("_load_", "_store_")):
             return True  # an index
         return self._casts_to(call, types.int32) or self._casts_to(call, types.uint32)

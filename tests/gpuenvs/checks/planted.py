@@ -155,3 +155,8 @@ def tells_backends_apart(state, action, params):
     n = 2147483647 if state.x < f32(5.0) else 0
     big = i32(n) + i32(1)
     return State(state.x, state.v, state.n), f32(big) * f32(1e-9), False
+
+
+@njit
+def numpys_root(state, action, params):
+    return state, np.sqrt(abs(state.x)), abs(state.x) > f32(1.0)  # PLANTED

@@ -234,6 +234,16 @@ def test_a_simulator_that_computes_something_else(monkeypatch):
     assert "step2/reward: differs by up to 0.5" in finding.found
 
 
+def test_a_numpy_function_that_only_the_cpu_has():
+    if backends.offline.problem():
+        pytest.skip(backends.offline.problem())
+    faulty = subject(step=planted.numpys_root)
+    finding = only(backends.machine_code(faulty), FAIL)
+    assert f"planted.py, line {marked(planted.numpys_root)}) uses np.sqrt" in finding.found
+    assert finding.advice == "use gpuenvs.sqrt"
+    assert "its kernels do not compile" in only(code.leaked(faulty.spec), OK).found
+
+
 def test_the_simulator_finds_the_files_beside_and_nothing_of_the_current_folder(tmp_path, monkeypatch):
     """Python looks into the current folder first where it runs a module: there a name of its own library would be taken."""
     file = write(tmp_path / "env")

@@ -232,6 +232,11 @@ def float64_reward(state, action, params):
 
 
 @njit
+def float64_by_name(state, action, params):
+    return state, state.x * np.float64(1.5), False  # PLANTED
+
+
+@njit
 def float64_state(state, action, params):
     return State(state.x * 0.99, state.n), state.x, False  # PLANTED
 
@@ -320,6 +325,7 @@ STEPS = [
     (plain_tuple, "instead of a State as its first value"),
     (nothing, "returns nothing"),
     (float64_reward, "returns a float64 as reward"),
+    (float64_by_name, "returns a float64 as reward"),
     (float64_state, "returns a float64 as State.x"),
     (fraction_for_an_integer, "State.n, which is declared int"),
     (reward_for_terminated, "float32 as terminated, not a bool"),
