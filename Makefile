@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml requirements/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "gpurl needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) --version 2>&1); name a newer one: make PYTHON=python3.12 install"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c requirements/constraints.txt -e ".[dev,docs,render]"
+	$(BIN)/python -m pip install -q -c requirements/constraints.txt -e ".[dev,docs,render,watch]"
 	@touch $@
 
 demo: $(STAMP)

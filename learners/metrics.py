@@ -32,6 +32,9 @@ LAGS_FILE = "lags.csv"
 LAG_COLUMNS = ["step", "lag", "rows"]
 # Shares of the wall-clock in 0..1 that a pipelined schedule reports among its metrics.
 SHARES = ("overlap", "sampler_idle", "learner_idle")
+# What a schedule with a replay reports: steps collected and rows learned from, per second, and their ratio.
+RATES = ("sampling_hz", "update_frames_hz", "update_to_data", "update_to_data_target")
+_BUSY = "_busy"  # columns with the share of the time that a part was at work
 
 
 def to_numpy(values: Any) -> np.ndarray:
@@ -78,9 +81,11 @@ class Interval:
         return float(self._recent_returns.mean()) if len(self._recent_returns) else None
 
     def pipeline(self) -> dict[str, float]:
-        """`lag_mean`, `lag_max` and `SHARES`, as far as the schedule has them: of this interval, else of the last one."""
-        shares = {key: float(self._sums[key]) / self._counts[key] for key in SHARES if key in self._sums}
-        return {**lag_statistics(self._lags), **shares} or self._last_pipeline
+        """`lag_mean`, `lag_max`, `SHARES`, `RATES` and how busy each part was, as far as the schedule has them: of this
+        interval, else of the last one."""
+        keys = [key for key in self._sums if key in SHARES or key in RATES or key.endswith(_BUSY)]
+        means = {key: float(self._sums[key]) / self._counts[key] for key in keys}
+        return {**lag_statistics(self._lags), **means} or self._last_pipeline
 
     def flush(self) -> dict[str, Any]:
         """The interval's means (float, int or None each); starts the next one. `lags` is lag -> rows if there are any."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,12 +107,12 @@ def _film(
 ) -> Iterator[Film]:
     """The pictures of the episodes; appends each episode's return."""
     spec, params = gpuenvs.get(env).with_options(params)
-    with _drawing(spec) as (draw, frames_per_second):
-        states = _states(policy, spec, episodes, max_steps, seed, deterministic, device, dtype, params, returns)
-        yield (draw(state) for state in states), frames_per_second
+    with drawing(spec) as (draw, frames_per_second):
+        shown = states(policy, spec, episodes, max_steps, seed, deterministic, device, dtype, params, returns)
+        yield (draw(state) for state in shown), frames_per_second
 
 
-def _states(
+def states(
     policy: Any,
     spec: EnvSpec,
     episodes: int,
@@ -123,7 +123,7 @@ def _states(
     dtype: str,
     params: dict[str, Any],
     returns: list[float],
-) -> Iterator[Any]:
+) -> Generator[Any, None, None]:
     """Every state of the episodes, the last ones included; appends each episode's return."""
     import torch
 
@@ -145,7 +145,7 @@ def _states(
 
 
 @contextlib.contextmanager
-def _drawing(spec: EnvSpec) -> Iterator[tuple[Callable[[Any], np.ndarray], int]]:
+def drawing(spec: EnvSpec) -> Iterator[tuple[Callable[[Any], np.ndarray], int]]:
     """A function that draws a State as (height, width, 3) uint8, and the frames per second of real time."""
     if spec.traced:
         from gpuenvs.mjlite.render import Renderer

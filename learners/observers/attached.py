@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import threading
 import time
@@ -12,13 +13,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from gpuenvs.errors import ConfigError
+from gpuenvs.errors import ConfigError, RunError
 from learners.observers.process import Observer, ObserverError
 from learners.runs import RunDirectory
 from learners.train import Progress, Trainer
 from learners.video import check_output
 
-EVALUATOR = "learners.observers.evaluator"
+EVALUATOR, VIEWER = "learners.observers.evaluator", "learners.observers.viewer"
+FIGURES_SECONDS = 1.0  # between points of the page's curves
+CLOSING_SECONDS = 1.0  # for the viewer
 FINISHING_SECONDS = 20.0  # an evaluation under way at the end of the training may take so long
 GRACE_SECONDS = 4.0  # between an observer's error and the hard end of a training that is in the middle of an iteration
 
@@ -32,11 +35,15 @@ class ObserverOptions:
             delays the next.
         eval_episodes: episodes of each.
         video_every: film an episode after every so many evaluations; 0 for none.
+        watch: serve a page on which the policy acts.
+        watch_port: of the page, or the next one that is free.
     """
 
     eval_every: float | None = None
     eval_episodes: int = 10
     video_every: int = 0
+    watch: bool = False
+    watch_port: int = 8080
 
     def check(self) -> None:
         """Raise `ConfigError` or `RunError` for what cannot work, before anything slow is done."""
@@ -44,6 +51,10 @@ class ObserverOptions:
             raise ConfigError("--video-every counts evaluations; add --eval-every SECONDS")
         if self.video_every:
             check_output(Path("evaluation.mp4"))
+        if self.watch and importlib.util.find_spec("viser") is None:
+            raise RunError(
+                "--watch needs viser, which is not installed; install the watch extra: pip install 'gpurl[watch]'"
+            )
 
 
 class Observers:
@@ -58,7 +69,8 @@ class Observers:
         last_resort: end the whole process when the training has not noticed an observer's error after `GRACE_SECONDS`.
 
     Attributes:
-        evaluator: None without one, and after the end.
+        evaluator, viewer: None where there is none, and after the end.
+        page: the viewer's address, once it is served.
         offered, evaluations: weights that it was handed, and results that have come back.
 
     Raises:
@@ -78,32 +90,50 @@ class Observers:
         self._last_resort = last_resort
         self._noticed = threading.Event()
         self.evaluator: Observer | None = None
-        self._due = 0.0
+        self.viewer: Observer | None = None
+        self.page = ""
+        self._due = self._figures_due = 0.0
+        self._evaluated: dict[str, float] = {}
         self.offered = self.evaluations = 0
 
     def __enter__(self) -> Observers:
-        options = self._options
+        options, run = self._options, str(self._run.path.absolute())
         if options.eval_every is not None:
-            plan = {"run": str(self._run.path.absolute()), "episodes": options.eval_episodes}
+            plan = {"run": run, "episodes": options.eval_episodes}
             self.evaluator = Observer("evaluator", EVALUATOR, plan, self._warn, self._on_failure)
             self._due = time.monotonic() + options.eval_every
+        if options.watch:
+            plan = {"run": run, "port": options.watch_port}
+            self.viewer = Observer("viewer", VIEWER, plan, self._warn, self._on_failure)
         return self
 
     def __call__(self, progress: Progress) -> None:
         """Take in what has come back; hand out weights where they are asked for and due."""
+        now = time.monotonic()
         if self.evaluator is not None:
             self._take(self._watched(self.evaluator.results))
-            now = time.monotonic()
             if now >= self._due and self.evaluator.wants:
                 self._due = now + (self._options.eval_every or 0.0)
                 self.offered += 1
                 every = self._options.video_every
-                with newest(self._trainer.schedule) as (policy, version):
-                    film = bool(every) and self.offered % every == 0
-                    self.evaluator.offer(policy.state_dict(), version, progress.step, film=film)
+                self._offer(self.evaluator, progress, film=bool(every) and self.offered % every == 0)
+        if self.viewer is not None:
+            self._take(self._watched(self.viewer.results))
+            if self.viewer.wants:
+                self._offer(self.viewer, progress)
+            if now >= self._figures_due:
+                self._figures_due = now + FIGURES_SECONDS
+                self.viewer.tell("figures", {**figures(progress), **self._evaluated})
+
+    def _offer(self, observer: Observer, progress: Progress, **more: Any) -> None:
+        with newest(self._trainer.schedule) as (policy, version):
+            observer.offer(policy.state_dict(), version, progress.step, **more)
 
     def finish(self) -> None:
-        """After the training's last iteration: what is under way may be completed."""
+        """After the training's last iteration: an evaluation under way may be completed; the page ends."""
+        if self.viewer is not None:
+            viewer, self.viewer = self.viewer, None
+            self._take(self._watched(lambda: viewer.finish(CLOSING_SECONDS)))
         if self.evaluator is not None:
             evaluator, self.evaluator = self.evaluator, None
             self._take(self._watched(lambda: evaluator.finish(FINISHING_SECONDS)))
@@ -122,13 +152,19 @@ class Observers:
                 found = result["evaluation"]
                 stem = f"step-{found['step']:012d}-{found['on']}-s{found['seed']}"
                 self._run.write_json(self._run.evaluations, stem, found)
-                self._trainer.notes.update(eval_return=found["mean"], eval_step=found["step"])
+                self._evaluated = {"eval_return": found["mean"], "eval_step": found["step"]}
+                self._trainer.notes.update(self._evaluated)
                 self._say(
                     f"evaluated at step {found['step']:,}: return {found['mean']:.1f} +- {found['stderr']:.1f} "
                     f"({found['episodes']} episodes in {found['seconds']:.1f} s)"
                 )
-            else:
+            elif "video" in result:
                 self._say(f"video of step {result['step']:,}: {result['video']}")
+            elif result["page"] != self.page:
+                self.page = result["page"]
+                self._say(f"watch: {self.page}")
+                if self.viewer is not None:
+                    self.viewer.configure(port=result["port"])  # an open page finds it there again
 
     def _on_failure(self, error: ObserverError) -> None:
         if self._last_resort:
@@ -144,9 +180,10 @@ class Observers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._noticed.set()
-        if self.evaluator is not None:
-            self.evaluator.close()
-            self.evaluator = None
+        for observer in (self.evaluator, self.viewer):
+            if observer is not None:
+                observer.close()
+        self.evaluator = self.viewer = None
 
 
 @contextlib.contextmanager
@@ -158,3 +195,12 @@ def newest(schedule: Any) -> Iterator[tuple[Any, int]]:
     else:
         with snapshot() as pair:
             yield pair
+
+
+def figures(progress: Progress) -> dict[str, float]:
+    """A point of each of the page's curves that there is one for; `step` is where."""
+    pipeline, recent = progress.pipeline(), progress.recent_return()
+    named = {name: pipeline[name] for name in ("update_frames_hz", "update_to_data") if name in pipeline}
+    named |= {"lag": pipeline["lag_mean"]} if "lag_mean" in pipeline else {}
+    named |= {} if recent is None else {"return": recent}
+    return {"step": progress.step, "sampling_hz": pipeline.get("sampling_hz", progress.sps), **named}

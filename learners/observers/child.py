@@ -55,6 +55,12 @@ class Training:
         """Ask for the newest weights."""
         self.send({"wants": WEIGHTS})
 
+    def post(self, kind: str) -> None:
+        """Have `next` return a message of this kind; for other threads of this process."""
+        with self._news:
+            self._slots[kind] = {"kind": kind}, b""
+            self._news.notify()
+
     def next(self, seconds: float | None = None) -> tuple[dict[str, Any], bytes] | None:
         """Wait for the next message: JSON, and bytes for safetensors. None if the time is up before one is there."""
         with self._news:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuenvs.errors import ConfigError
+from gpuenvs.errors import ConfigError, RunError
 from learners import session
 from learners.metrics import read_rows
 from learners.observers import attached
@@ -56,15 +56,17 @@ def plain(tmp_path_factory):
     return weights(train(tiny_config(), tmp_path_factory.mktemp("plain") / "run")[0])
 
 
-def test_weights_are_the_same_with_an_evaluator_that_is_killed(tmp_path, plain):
+def test_weights_are_the_same_with_observers_that_are_killed(tmp_path, plain):
     def kill(observers):
         os.kill(observers.evaluator.pid, signal.SIGKILL)
+        os.kill(observers.viewer.pid, signal.SIGKILL)
 
-    options = ObserverOptions(eval_every=0, eval_episodes=2, video_every=1)
+    options = ObserverOptions(eval_every=0, eval_episodes=2, video_every=1, watch=True, watch_port=18070)
     run, lines, said = train(tiny_config(keep_checkpoints=10), tmp_path / "run", options, kill)
     assert weights(run) == plain
-    assert lines == [
-        "warning: the evaluator was killed by SIGKILL; training goes on, and it is started again (1 of 3 times)"
+    assert sorted(lines) == [
+        f"warning: the {name} was killed by SIGKILL; training goes on, and it is started again (1 of 3 times)"
+        for name in ("evaluator", "viewer")
     ]
     files = [json.loads(file.read_text()) for file in run.evaluations.glob("*.json")]
     assert 1 <= len(files) <= 4 and all(len(file["returns"]) == 2 and file["on"] == "gymnasium" for file in files)
@@ -72,6 +74,7 @@ def test_weights_are_the_same_with_an_evaluator_that_is_killed(tmp_path, plain):
     rows = read_rows(run.metrics_file)
     noted = rows["eval_step"] == 3 * 128
     assert noted.sum() == 1 and rows["eval_return"][noted] == pytest.approx(first["mean"])
+    said = [line for line in said if not line.startswith("watch: ")]
     assert said[0].startswith(f"evaluated at step 384: return {first['mean']:.1f} +- ")
     assert (run.videos / "step-000000000384.mp4").stat().st_size > 1000
     # The same episodes by the same weights, in this process.
@@ -108,6 +111,12 @@ def test_options_that_cannot_work():
     with pytest.raises(ConfigError, match="add --eval-every"):
         ObserverOptions(video_every=2).check()
     ObserverOptions(eval_every=1.0, video_every=2).check()
+
+
+def test_a_missing_viser_is_named_before_anything_begins(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(RunError, match="install the watch extra"):
+        ObserverOptions(watch=True).check()
 
 
 FAULTY = """
