@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from learners.train import Progress
 
 TERMINAL_SECONDS, PLAIN_SECONDS = 0.2, 10.0
+BUSY = "_busy"  # ends the names of the parts' shares
 
 
 class TrainingLine:
@@ -58,11 +59,13 @@ class TrainingLine:
         self._next = now + (TERMINAL_SECONDS if self._bar is not None else PLAIN_SECONDS)
         recent = progress.recent_return()
         result = "return -" if recent is None else f"return {recent:.1f}"
-        pipeline = lag_and_overlap(progress.pipeline())
+        measured = progress.pipeline()
+        speed = rate(measured.get("sampling_hz", progress.sps))
+        pipeline = "  ".join(filter(None, (update_rate(measured), lag_and_overlap(measured), busy(measured))))
         left = duration(progress.seconds_left)
         if self._bar is None:
             share = 100 * min(1.0, progress.step / progress.total_steps)
-            parts = [f"{self._title} {share:3.0f}%", f"{progress.step:,} steps", rate(progress.sps), result]
+            parts = [f"{self._title} {share:3.0f}%", f"{progress.step:,} steps", speed, result]
             parts += [pipeline] if pipeline else []
             print("  ".join([*parts, f"ETA {left}"]), file=sys.stderr, flush=True)
             return
@@ -70,7 +73,7 @@ class TrainingLine:
             self._task,
             total=progress.total_steps,
             completed=min(progress.step, progress.total_steps),
-            sps=rate(progress.sps),
+            sps=speed,
             result=result,
             pipeline=pipeline,
             left=f"ETA {left}",
@@ -109,12 +112,30 @@ def lag_and_overlap(pipeline: Mapping[str, float]) -> str:
     return "  ".join(parts)
 
 
-def rate(steps_per_second: float) -> str:
+def update_rate(pipeline: Mapping[str, float]) -> str:
+    """`updates 370k frames/s  ratio 255.8 of 256`: rows that updates learn from, and how many per environment step; empty
+    for a schedule without a replay."""
+    parts = []
+    if "update_frames_hz" in pipeline:
+        parts.append(f"updates {rate(pipeline['update_frames_hz'], 'frames/s')}")
+    if "update_to_data" in pipeline:
+        target = pipeline.get("update_to_data_target")
+        parts.append(f"ratio {pipeline['update_to_data']:.4g}" + (f" of {target:g}" if target else ""))
+    return "  ".join(parts)
+
+
+def busy(pipeline: Mapping[str, float]) -> str:
+    """`busy sampler 41% learner 98%`; empty for a schedule without parts."""
+    shares = {name.removesuffix(BUSY): share for name, share in pipeline.items() if name.endswith(BUSY)}
+    return " ".join(["busy", *(f"{name} {share:.0%}" for name, share in shares.items())]) if shares else ""
+
+
+def rate(per_second: float, what: str = "steps/s") -> str:
     """`156k steps/s`."""
     for scale, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if steps_per_second >= scale:
-            return f"{steps_per_second / scale:.3g}{unit} steps/s"
-    return f"{steps_per_second:.3g} steps/s"
+        if per_second >= scale:
+            return f"{per_second / scale:.3g}{unit} {what}"
+    return f"{per_second:.3g} {what}"
 
 
 def duration(seconds: float) -> str:

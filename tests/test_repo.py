@@ -127,7 +127,7 @@ assert not heavy, heavy
 
 
 def test_every_import_is_declared() -> None:
-    declared = _declared("cuda12", "render", "dev", "peers") | {"cupy"}
+    declared = _declared("cuda12", "render", "watch", "dev", "peers") | {"cupy"}
     known = {*sys.stdlib_module_names, *PACKAGES, *WORKER_MODULES}
     unknown = {
         f"{path.relative_to(ROOT)}:{line} imports {name}"

@@ -1,6 +1,6 @@
 import pytest
 
-from cli.progress import TrainingLine, duration, lag_and_overlap, rate
+from cli.progress import TrainingLine, duration, lag_and_overlap, rate, update_rate
 from learners.train import Progress
 
 
@@ -32,6 +32,40 @@ def test_duration(seconds, text):
 )
 def test_lag_and_overlap(pipeline, text):
     assert lag_and_overlap(pipeline) == text
+
+
+REPLAY = {
+    "sampling_hz": 1440.0,
+    "update_frames_hz": 370e3,
+    "update_to_data": 255.81,
+    "update_to_data_target": 256.0,
+    "lag_mean": 2.31,
+    "lag_max": 5,
+    "sampler_busy": 0.408,
+    "learner_busy": 0.98,
+}
+
+
+def test_a_schedule_with_a_replay_shows_both_rates_their_ratio_lag_and_busy_shares(capsys):
+    with TrainingLine("Pendulum-v1 sac") as line:
+        line(moment(1000, **REPLAY))
+    assert capsys.readouterr().err == (
+        "Pendulum-v1 sac 100%  1,000 steps  1.44k steps/s  return 12.3  updates 370k frames/s  ratio 255.8 of 256  "
+        "lag 2.3 (max 5)  busy sampler 41% learner 98%  ETA 1:05\n"
+    )
+
+
+def test_no_target_for_a_ratio_that_is_free():
+    assert update_rate({"update_to_data": 3.14159, "update_to_data_target": 0.0}) == "ratio 3.142"
+
+
+def test_what_is_said_between_the_lines(capsys):
+    with TrainingLine("x") as line:
+        line.say("evaluated")
+    with TrainingLine("x", quiet=True) as line:
+        line.say("evaluated")
+        line.warn("warning: [killed]")
+    assert capsys.readouterr().err == "evaluated\nwarning: [killed]\n"
 
 
 def test_plain_lines_now_and_then(capsys, monkeypatch):

@@ -190,6 +190,13 @@ def test_lags_are_counted_over_the_interval():
     assert interval.flush()["lags"] == {0: 10}
 
 
+def test_rates_and_busy_shares_are_means_of_the_interval():
+    interval = Interval()
+    interval.add({"sampling_hz": 10.0, "critic_busy": 0.5, "policy_loss": 1.0}, [], [])
+    interval.add({"sampling_hz": 30.0, "update_to_data": 4.0, "critic_busy": 1.0}, [], [])
+    assert interval.pipeline() == {"sampling_hz": 20.0, "update_to_data": 4.0, "critic_busy": 0.75}
+
+
 def test_a_schedule_without_lags_gets_no_columns_for_them():
     interval = Interval()
     interval.add({"loss": 1.0}, [], [])
