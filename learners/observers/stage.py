@@ -121,7 +121,7 @@ class Pictures:
         self.frames_per_second = frames_per_second
         self._scene, self._picture = server.scene, None
         server.initial_camera.look_at = (0.0, 0.0, 0.0)
-        server.initial_camera.position = (0.0, -2.4, 0.0)
+        server.initial_camera.position = (0.0, -1.6, 0.0)
 
     def show(self, picture: np.ndarray) -> None:
         """Replace the picture."""
