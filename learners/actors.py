@@ -175,3 +175,137 @@ class SquashedPolicy(OffPolicyActor):
         if noise is None:
             noise = torch.randn((len(obs), *self.noise_shape), generator=generator, device=obs.device)
         return self.to_env(self.draw(features, noise)[0])
+
+
+class TanhPolicy(OffPolicyActor):
+    """TD3's actor: tanh of the network, explored with normal noise.
+
+    With many environments each has a standard deviation of its own, evenly from `noise_min` to `noise_max` (FastTD3, arXiv
+    2505.22642, section 3).
+    """
+
+    env_noise: Tensor
+
+    def __init__(
+        self,
+        observation_space: Any,
+        action_space: Any,
+        *,
+        num_envs: int,
+        noise_min: float,
+        noise_max: float,
+        hidden_sizes: tuple[int, ...] = (256, 256),
+        activation: str = "relu",
+        layer_norm: bool = False,
+        norm_obs: bool = False,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            observation_space, action_space, 1, hidden_sizes, activation, layer_norm, norm_obs, device, seed
+        )
+        spread = torch.linspace(noise_min, noise_max, num_envs) if num_envs > 1 else torch.tensor([noise_max])
+        self.register_buffer("env_noise", spread.to(device), persistent=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Actions (N, k) in [-1, 1] of normalised observations; differentiable."""
+        return torch.tanh(self.outputs(features))
+
+    def _explore(self, action: Tensor, noise: Tensor) -> Tensor:
+        each = self.env_noise if len(action) == len(self.env_noise) else self.env_noise.mean().expand(len(action))
+        return torch.addcmul(action, each[:, None], noise).clamp(-1, 1)
+
+    @torch.no_grad()
+    def sample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Explored actions (N, k) in [-1, 1] with standard normal noise (N, k); row i with the deviation of environment i, or
+        all with their mean if N is not the number of environments. The second is zeros: there is no density."""
+        action = self._explore(self(self.features(obs)), noise)
+        return action, torch.zeros(len(obs), device=obs.device)
+
+    @torch.no_grad()
+    def act(
+        self,
+        obs: Tensor,
+        noise: Tensor | None = None,
+        deterministic: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Actions (N, k) for the environment. `deterministic` is without noise."""
+        action = self(self.features(obs.to(self.flat.dtype)))
+        if not deterministic:
+            if noise is None:
+                noise = torch.randn((len(obs), *self.noise_shape), generator=generator, device=obs.device)
+            action = self._explore(action, noise)
+        return self.to_env(action)
+
+
+class QPolicy(OffPolicyActor):
+    """DQN's policy: the action with the largest value, or with probability epsilon a uniform one.
+
+    Noise is Gumbel numbers, one more than there are actions: the largest of the first n names a uniform action, and the
+    last one, as the uniform number exp(-exp(-g)), says whether it is taken. A training lowers the tensor `epsilon`.
+    """
+
+    epsilon: Tensor
+
+    def __init__(
+        self,
+        observation_space: Any,
+        action_space: Any,
+        *,
+        hidden_sizes: tuple[int, ...] = (120, 84),
+        activation: str = "relu",
+        layer_norm: bool = False,
+        norm_obs: bool = False,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            observation_space, action_space, 1, hidden_sizes, activation, layer_norm, norm_obs, device, seed
+        )
+        if self.continuous:
+            raise ConfigError(f"dqn cannot act in {action_space}: it needs discrete actions; use sac or td3")
+        self.register_buffer("epsilon", torch.ones(1, device=device))
+
+    def acting_tensors(self) -> list[Tensor]:
+        """All that actions depend on, each contiguous."""
+        return [*super().acting_tensors(), self.epsilon]
+
+    @property
+    def noise_shape(self) -> tuple[int]:
+        """Shape of the noise one row of `sample` wants."""
+        return (self.num_outputs + 1,)
+
+    def _explore(self, values: Tensor, noise: Tensor) -> Tensor:
+        uniform = torch.exp(-torch.exp(-noise[:, -1]))
+        return torch.where(uniform < self.epsilon, noise[:, :-1].argmax(-1), values.argmax(-1))
+
+    @torch.no_grad()
+    def sample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions (N,) int64 with Gumbel noise (N, n + 1), and zeros: there is no density to learn from."""
+        return self._explore(self.outputs(self.features(obs)), noise), torch.zeros(len(obs), device=obs.device)
+
+    def random(self, noise: Tensor) -> Tensor:
+        """Uniform actions (N,) int64."""
+        return noise[:, :-1].argmax(-1)
+
+    def to_env(self, action: Tensor) -> Tensor:
+        """The environment's actions are the numbers themselves."""
+        return action
+
+    @torch.no_grad()
+    def act(
+        self,
+        obs: Tensor,
+        noise: Tensor | None = None,
+        deterministic: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Actions (N,) int64. `deterministic` is the action with the largest value."""
+        values = self.outputs(self.features(obs.to(self.flat.dtype)))
+        if deterministic:
+            return values.argmax(-1)
+        if noise is None:
+            uniform = torch.rand((len(obs), *self.noise_shape), generator=generator, device=obs.device)
+            noise = -(-uniform.clamp(1e-7, 1 - 1e-7).log()).log()
+        return self._explore(values, noise)

@@ -39,6 +39,8 @@ ALGORITHMS = {
     "ppo": AlgoInfo("learners.ppo", "PPO", on_policy=True, actions=(DISCRETE, CONTINUOUS)),
     "a2c": AlgoInfo("learners.a2c", "A2C", on_policy=True, actions=(DISCRETE, CONTINUOUS)),
     "sac": AlgoInfo("learners.sac", "SAC", on_policy=False, actions=(CONTINUOUS,)),
+    "td3": AlgoInfo("learners.td3", "TD3", on_policy=False, actions=(CONTINUOUS,)),
+    "dqn": AlgoInfo("learners.dqn", "DQN", on_policy=False, actions=(DISCRETE,)),
 }
 SCHEDULES = {
     "sync": ScheduleInfo(
