@@ -94,6 +94,7 @@ class Observers:
         self.page = ""
         self._due = self._figures_due = 0.0
         self._evaluated: dict[str, float] = {}
+        self._seen: tuple[float, int] | None = None  # time and step of the latest point of the curves
         self.offered = self.evaluations = 0
 
     def __enter__(self) -> Observers:
@@ -123,7 +124,9 @@ class Observers:
                 self._offer(self.viewer, progress)
             if now >= self._figures_due:
                 self._figures_due = now + FIGURES_SECONDS
-                self.viewer.tell("figures", {**figures(progress), **self._evaluated})
+                speed = (progress.step - self._seen[1]) / (now - self._seen[0]) if self._seen else progress.sps
+                self._seen = now, progress.step
+                self.viewer.tell("figures", {**figures(progress, speed), **self._evaluated})
 
     def _offer(self, observer: Observer, progress: Progress, **more: Any) -> None:
         with newest(self._trainer.schedule) as (policy, version):
@@ -197,10 +200,13 @@ def newest(schedule: Any) -> Iterator[tuple[Any, int]]:
             yield pair
 
 
-def figures(progress: Progress) -> dict[str, float]:
-    """A point of each of the page's curves that there is one for; `step` is where."""
+def figures(progress: Progress, speed: float) -> dict[str, float]:
+    """A point of each of the page's curves that there is one for; `step` is where.
+
+    `speed` is in environment steps per second, for a schedule that does not measure its own.
+    """
     pipeline, recent = progress.pipeline(), progress.recent_return()
     named = {name: pipeline[name] for name in ("update_frames_hz", "update_to_data") if name in pipeline}
     named |= {"lag": pipeline["lag_mean"]} if "lag_mean" in pipeline else {}
     named |= {} if recent is None else {"return": recent}
-    return {"step": progress.step, "sampling_hz": pipeline.get("sampling_hz", progress.sps), **named}
+    return {"step": progress.step, "sampling_hz": pipeline.get("sampling_hz", speed), **named}

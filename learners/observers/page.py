@@ -117,9 +117,9 @@ class Page:
             if name in self._plots:
                 self._plots[name].data = data
             elif len(data[0]) > 1:  # a line
-                self._plots[name] = self._plot(title, data)
+                self._plots[name] = self._plot(title, data, 100 + list(CURVES).index(name))
 
-    def _plot(self, title: str, data: tuple[np.ndarray, np.ndarray]) -> Any:
+    def _plot(self, title: str, data: tuple[np.ndarray, np.ndarray], order: int) -> Any:
         return self.server.gui.add_uplot(
             data,
             ({"label": "million steps"}, {"label": title, "stroke": "#3f51b5", "width": 2}),
@@ -128,4 +128,5 @@ class Page:
             axes=({"label": "million steps", "labelSize": 16, "labelFont": "11px sans-serif"}, {"size": 56}),
             legend={"show": False},
             aspect=2.2,
+            order=order,
         )

@@ -12,8 +12,9 @@ from gpuenvs.errors import ConfigError, RunError
 from learners import session
 from learners.metrics import read_rows
 from learners.observers import attached
-from learners.observers.attached import ObserverOptions, Observers
+from learners.observers.attached import ObserverOptions, Observers, figures
 from learners.observers.process import ObserverError
+from learners.train import Progress
 from tests.learners.tiny import tiny_config, weights
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -111,6 +112,16 @@ def test_options_that_cannot_work():
     with pytest.raises(ConfigError, match="add --eval-every"):
         ObserverOptions(video_every=2).check()
     ObserverOptions(eval_every=1.0, video_every=2).check()
+
+
+def test_a_point_of_the_curves():
+    def moment(**pipeline):
+        return Progress(500, 1000, 3, 12.0, 1.0, lambda: 3.5, lambda: pipeline)
+
+    assert figures(moment(), 10.0) == {"step": 500, "sampling_hz": 10.0, "return": 3.5}
+    own = {"sampling_hz": 20.0, "update_frames_hz": 5e3, "update_to_data": 250.0}
+    shown = figures(moment(**own, lag_mean=1.5, lag_max=4, sampler_busy=0.3), 10.0)
+    assert shown == {"step": 500, "return": 3.5, "lag": 1.5, **own}
 
 
 def test_a_missing_viser_is_named_before_anything_begins(monkeypatch):

@@ -41,7 +41,7 @@ def turquoise(scene):
 
 
 @contextlib.contextmanager
-def viewing(env_id, folder, port=0):
+def viewing(env_id, folder, port=18080):
     """A viewer of an untrained policy; yields it and the lines of the page that it serves."""
     config = tiny_config(env_id)
     run = RunDirectory(folder)
@@ -76,7 +76,7 @@ def still(window):
 @pytest.mark.skipif(browser.found() is None, reason="there is no Chromium")
 @pytest.mark.parametrize(("env_id", "drawn"), [("CartPole-v1", pole_of_cartpole), ("InvertedPendulum-v5", turquoise)])
 def test_a_browser_sees_the_policy_act(tmp_path, env_id, drawn):
-    with viewing(env_id, tmp_path, port=18080) as (viewer, page), browser.Browser() as window:
+    with viewing(env_id, tmp_path) as (viewer, page), browser.Browser() as window:
         window.open(page["page"])
         window.until(lambda: "weights of step 1,234 (version 7)" in window.text(), "no weights")
         window.until(lambda: drawn(window.picture()[SCENE]), "nothing drawn")
@@ -87,19 +87,26 @@ def test_a_browser_sees_the_policy_act(tmp_path, env_id, drawn):
         assert "return of the latest episodes" in window.text() and "policy lag" not in window.text()
         first = window.picture()[SCENE]
         window.until(lambda: not np.array_equal(window.picture()[SCENE], first), "it does not move")
+        asked = [address for address in window.requests if not address.startswith(("data:", "blob:"))]
+        assert asked and all(f"//127.0.0.1:{page['port']}" in address for address in asked)
+
+
+@pytest.mark.skipif(browser.found() is None, reason="there is no Chromium")
+def test_the_buttons_do_what_they_say(tmp_path):
+    with viewing("CartPole-v1", tmp_path) as (_, page), browser.Browser() as window:
+        window.open(page["page"])
+        window.until(lambda: pole_of_cartpole(window.picture()[SCENE]), "nothing drawn")
         window.click("Pause")
         paused = still(window)
         time.sleep(0.5)
-        assert np.array_equal(window.picture()[SCENE], paused) and drawn(paused)
+        assert np.array_equal(window.picture()[SCENE], paused) and pole_of_cartpole(paused)
         window.click("Next seed")
         window.until(lambda: "seed 1," in window.text(), "still the first seed")
         window.until(lambda: not np.array_equal(window.picture()[SCENE], paused), "the same start")
-        assert drawn(still(window))
+        assert pole_of_cartpole(still(window))
         again = still(window)
         window.click("Go on")
         window.until(lambda: not np.array_equal(window.picture()[SCENE], again), "it stays where it is")
-        asked = [address for address in window.requests if not address.startswith(("data:", "blob:"))]
-        assert asked and all(f"//127.0.0.1:{page['port']}" in address for address in asked)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
