@@ -15,6 +15,7 @@ COMMANDS = {
     "envs": "List the environments.",
     "check": "Check an environment of your own.",
     "train": "Train a policy.",
+    "tune": "Find settings that learn sooner on this machine.",
     "resume": "Go on with a stopped run.",
     "eval": "Evaluate a run's policy.",
     "play": "Render a run's policy to a video.",

@@ -9,6 +9,7 @@ import click
 
 from cli.observing import observer_options
 from cli.options import QUIET, SEED, Count, device_option, eval_episodes_option
+from cli.tune import tuned_request, tuning_options
 
 if TYPE_CHECKING:
     from learners.observers.attached import ObserverOptions
@@ -96,6 +97,7 @@ RUNS = Path("runs")
     "--checkpoint-every", type=Count(), help="Steps between checkpoints.  [default: a 20th of the run, at least 2 s]"
 )
 @click.option("--keep", type=Count(), default=3, show_default=True, help="Latest checkpoints kept, beside the best.")
+@tuning_options
 @eval_episodes_option
 @observer_options
 @QUIET
@@ -111,6 +113,8 @@ def command(
     watching: ObserverOptions,
     quiet: bool,
     collector: str | None,
+    auto_tune: bool,
+    tuned: Path | None,
     **options: Any,
 ) -> int:
     """Train a policy in ENV with settings known to work, then evaluate it in Gymnasium's own environment.
@@ -131,10 +135,18 @@ def command(
     from cli.training import finish, run_session
     from learners.build import resolve
     from learners.envs import env_name
-    from learners.runs import default_path
+    from learners.runs import check_new, default_path
     from learners.session import begin
+    from learners.tuning.file import NAME, save
 
     overrides += (f"collector={collector}",) if collector else ()
+    tuning = None
+    if auto_tune or tuned is not None:
+        if auto_tune and tuned is not None:
+            raise click.UsageError("--auto-tune makes a tuning, --tuned takes one over; use one of them")
+        if run_dir is not None:
+            check_new(run_dir)
+        tuning, overrides, options = tuned_request(env, algo, schedule, overrides, options, tuned, quiet)
     lines: list[str] = []
     config = resolve(
         env, algo=algo, schedule=schedule, overrides=overrides, keep_checkpoints=keep, say=lines.append, **options
@@ -144,6 +156,8 @@ def command(
         if not quiet and (session.group is None or session.group.first):
             for line in lines:
                 click.echo(line, err=True)
+        if tuning is not None and (session.group is None or session.group.first):
+            save(session.run.path / NAME, tuning)
         outcome = run_session(session, quiet, watching)
         return finish(session, outcome, eval_episodes)
 
