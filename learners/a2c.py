@@ -118,6 +118,17 @@ class A2C:
         self._native: FusedEpochs | None = None
         self._passes = FusedPasses(self.policy, allowed_cores()) if self.engine == "fused" else None
 
+    def compile_ahead(self) -> None:
+        """Let another process compile the kernels of `update` while this one compiles those of the collection."""
+        if self.engine == "fused":
+            self._fused().compile_ahead()
+
+    def _fused(self) -> FusedEpochs:
+        if self._native is None:
+            threads = max(1, allowed_cores() // local_size())
+            self._native = FusedEpochs(self.policy, self.actor_optimizer, self.critic_optimizer, threads, self.group)
+        return self._native
+
     def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Action, its log-prob (N,) and the value (N,) of raw obs (N, d) with the given noise."""
         action, log_prob = self.policy.sample(obs, noise)
@@ -212,9 +223,6 @@ class A2C:
         It is 1 unless `weighted`: then the rows' log-probs are those of the weights that collected.
         """
         c = self.config
-        if self._native is None:
-            threads = max(1, allowed_cores() // local_size())
-            self._native = FusedEpochs(self.policy, self.actor_optimizer, self.critic_optimizer, threads, self.group)
         knobs = {
             "learning_rate": learning_rate,
             "clip_coef": float("inf"),
@@ -230,7 +238,7 @@ class A2C:
         if policy_loss is not None and self.group is not None:
             (policy_loss,) = self.group.mean(policy_loss)
         bounds = np.array([0, rows])
-        actor, critic = self._native.run(batch, np.arange(rows), bounds, knobs, {**knobs, "scale": c.vf_coef})
+        actor, critic = self._fused().run(batch, np.arange(rows), bounds, knobs, {**knobs, "scale": c.vf_coef})
         return {
             "policy_loss": torch.tensor(actor[0, 0]) if policy_loss is None else policy_loss,
             "entropy": torch.tensor(actor[0, 1]),

@@ -317,6 +317,8 @@ def build(config: RunConfig, group: Group | None = None) -> Any:
         if getattr(own, "split", False):
             parted = {"split": True, "actor_device": config.actor_device or device}
         algo = compat.algorithm(config.algo)(settings, *spaces, device, config.seed, group, **parted)
+        if not off_policy:
+            algo.compile_ahead()
         transfer = None  # the schedule's own, on one device; a collector writes into the replay itself
         if not off_policy and (config.transfer != "alias" or device != "cpu"):
             more = {"slots": own.slots, "apart": True} if schedule.apart else {}

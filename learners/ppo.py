@@ -157,6 +157,17 @@ class PPO:
         self._native: FusedEpochs | None = None
         self._passes = FusedPasses(self.policy, allowed_cores()) if self.engine == "fused" else None
 
+    def compile_ahead(self) -> None:
+        """Let another process compile the kernels of `update` while this one compiles those of the collection."""
+        if self.engine == "fused":
+            self._fused().compile_ahead()
+
+    def _fused(self) -> FusedEpochs:
+        if self._native is None:
+            threads = max(1, allowed_cores() // local_size())
+            self._native = FusedEpochs(self.policy, self.actor_optimizer, self.critic_optimizer, threads, self.group)
+        return self._native
+
     def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Action, its log-prob (N,) and the value (N,) of raw obs (N, d) with the given noise."""
         action, log_prob = self.policy.sample(obs, noise)
@@ -263,9 +274,6 @@ class PPO:
     def _fused_epochs(self, batch: Batch, learning_rate: float, clip_coef: float, ent_coef: float) -> dict[str, Tensor]:
         """`_epochs` as native kernels: the same steps up to rounding."""
         c = self.config
-        if self._native is None:
-            threads = max(1, allowed_cores() // local_size())
-            self._native = FusedEpochs(self.policy, self.actor_optimizer, self.critic_optimizer, threads, self.group)
         order, bounds = self._order(len(batch.advantage))
         knobs = {
             "learning_rate": learning_rate,
@@ -278,7 +286,7 @@ class PPO:
             "adam_eps": c.adam_eps,
         }
         critic_knobs = {**knobs, "scale": c.vf_coef, "kl_limit": float("inf")}
-        actor, critic = self._native.run(batch, order.numpy(), np.array(bounds), knobs, critic_knobs)
+        actor, critic = self._fused().run(batch, order.numpy(), np.array(bounds), knobs, critic_knobs)
         steps = actor[:, -1].sum()
         actor, critic = actor[: max(1, int(steps))].mean(0), critic.mean(0)
         names = [*ACTOR_FIGURES[:4], "actor_grad_norm", "value_loss", "critic_grad_norm", "actor_steps"]

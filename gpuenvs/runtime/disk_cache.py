@@ -65,6 +65,21 @@ def cached(dispatcher: Any) -> Any:
     return dispatcher
 
 
+def lacks(dispatcher: Any, arguments: tuple[Any, ...]) -> bool:
+    """True where the machine code of a dispatcher for these arguments could be on disk and is not."""
+    cache = getattr(dispatcher, "_cache", None)
+    if not isinstance(cache, _DiskCache):
+        return False
+    types = tuple(dispatcher.typeof_pyval(argument) for argument in arguments)
+    path = cache._path(types, dispatcher.targetctx.codegen())
+    if path is None or path.exists():
+        return False
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.access(path.parent, os.W_OK)
+    return False
+
+
 def cache_directory() -> Path:
     """Where compiled kernels are kept."""
     chosen = os.environ.get("GPURL_CACHE_DIR")

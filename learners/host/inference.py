@@ -25,8 +25,8 @@ from torch import Tensor
 from gpuenvs.errors import ConfigError
 from learners.host.horizon import Horizon
 from learners.host.native import make_act
+from learners.native.epochs import pack
 from learners.native.network import misfit, plans
-from learners.native.update import pack
 from learners.networks import Policy
 
 # Rows of a group. A policy of vectors costs its dispatch, however many rows there are. The Nature encoder takes 0.9 ms for

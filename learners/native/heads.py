@@ -20,7 +20,9 @@ from learners.native.elementary import exp
 from learners.native.network import ROWS
 
 STRICT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract", "nsz"}}
-_SUMS: dict[str, Any] = {**STRICT, "fastmath": {"contract", "nsz", "reassoc"}}
+INNER = {**STRICT, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+INLINED = {**STRICT, "inline": "always"}
+_SUMS: dict[str, Any] = {**INNER, "fastmath": {"contract", "nsz", "reassoc"}}
 # Arrays of one chunk, each with an alias scope of its own.
 _ARRAYS = ("z", "dz", "log_prob", "entropy", "row_a", "row_b", "stats", "log_std", "log_std_grad")
 
@@ -90,7 +92,7 @@ def make_log_probs(outputs: int, continuous: bool) -> Any:
         row += [f"_st_z(z, {_at(k)}, l_{k})" for k in ks]
         row.append("_st_log_prob(log_prob, r, chosen)")
         row.append("_st_entropy(entropy, r, -(" + " + ".join(f"(e_{k} * inv) * l_{k}" for k in ks) + "))")
-    return _build("log_probs", "z, action, log_prob, entropy, log_std, rows", before, row, STRICT)
+    return _build("log_probs", "z, action, log_prob, entropy, log_std, rows", before, row, INNER)
 
 
 def make_policy_gradient(outputs: int, continuous: bool) -> Any:
@@ -133,7 +135,7 @@ def make_policy_gradient(outputs: int, continuous: bool) -> Any:
             ]
     arguments = "z, action, log_prob, entropy, row_a, row_b, dz, stats, log_std, log_std_grad, clip, ent, scale, rows"
     if not continuous:
-        return _build("policy_gradient", arguments, before, row, STRICT)
+        return _build("policy_gradient", arguments, before, row, INNER)
     after = [f"_st_log_std_grad(log_std_grad, {k}, _f32(_ld_log_std_grad(log_std_grad, {k}) + sum_{k}))" for k in ks]
     return _build("policy_gradient", arguments, before, row, _SUMS, after)
 
@@ -158,7 +160,7 @@ def make_value_gradient() -> Any:
         "loss = held_error * held_error if use_held else error * error",
         "_st_stats(stats, r, _HALF * loss)",
     ]
-    return _build("value_gradient", "z, row_a, row_b, dz, stats, clip_range, scale, rows", [], row, STRICT)
+    return _build("value_gradient", "z, row_a, row_b, dz, stats, clip_range, scale, rows", [], row, INNER)
 
 
 def make_add_sums() -> Any:

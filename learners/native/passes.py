@@ -14,9 +14,9 @@ from gpuenvs.runtime.generated import define
 from gpuenvs.runtime.memory import make_load, make_store
 from gpuenvs.runtime.threads import Team
 from gpuenvs.scalar import i32
+from learners.native.epochs import pack
 from learners.native.heads import STRICT, make_log_probs
 from learners.native.network import ROWS, Plan, Source, plans
-from learners.native.update import pack
 
 
 def _make_pass(plan: Plan, critic: bool) -> Any:

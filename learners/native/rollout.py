@@ -16,10 +16,11 @@ from gpuenvs.runtime.generated import define
 from gpuenvs.runtime.memory import make_load, make_store
 from gpuenvs.runtime.threads import ROW_MULTIPLE, Team, cut_rows
 from gpuenvs.scalar import f32, i32
+from learners.native.calls import call_step, step_address
 from learners.native.elementary import exp
-from learners.native.heads import STRICT, make_log_probs
+from learners.native.epochs import pack
+from learners.native.heads import INLINED, STRICT, make_log_probs
 from learners.native.network import ROWS, Plan, Source, plans
-from learners.native.update import pack
 
 
 def _policy_source(actor: Plan, source: Source, critic_source: Source) -> list[str]:
@@ -118,14 +119,14 @@ def _make_policy(actor: Plan, critic: Plan) -> tuple[Any, Any]:
     }  # fmt: skip
     text = "\n".join(lines)
     made = [define(name, text, names, "learners.native") for name in ("policy", "bootstrap")]
-    return numba.njit(**STRICT)(made[0]), numba.njit(**STRICT)(made[1])
+    return numba.njit(**INLINED)(made[0]), numba.njit(**INLINED)(made[1])
 
 
-def _make_horizon(policy: Any, bootstrap: Any, step_kernel: Any, action_slot: int, discrete: bool) -> Any:
-    """`horizon(start, stop, ...) -> (bad states, bad rewards)`; see `FusedRollout.run` for the arguments."""
+def _make_horizon(policy: Any, bootstrap: Any, action_slot: int, discrete: bool) -> Any:
+    """`horizon(start, stop, step, ...) -> (bad states, bad rewards)`; see `FusedRollout.run` for the arguments."""
 
     @numba.njit(**STRICT)
-    def horizon(start, stop, table, scratch, weights, critic_weights, work, critic_work, noise, norm, clip, env_obs,
+    def horizon(start, stop, step, table, scratch, weights, critic_weights, work, critic_work, noise, norm, clip, env_obs,
                 env_action, env_reward, env_terminated, env_truncated, env_final, env_return, env_length, obs, action,
                 log_prob, value, reward, terminated, truncated, final_obs, episode_return, episode_length,
                 final_value):  # fmt: skip
@@ -140,7 +141,7 @@ def _make_horizon(policy: Any, bootstrap: Any, step_kernel: Any, action_slot: in
             if t == steps:
                 break
             table[action_slot] = action[t].ctypes.data if discrete else env_action.ctypes.data
-            _, states, rewards = step_kernel(start, stop, table, scratch)
+            _, states, rewards = call_step(step, start, stop, table, scratch)  # pyright: ignore[reportCallIssue]
             bad_states += states
             bad_rewards += rewards
             for i in range(start, stop):
@@ -174,7 +175,7 @@ class FusedRollout:
         self._env, self._plans = env, both
         self._kernel, self._action_slot = env.native_step()
         self._horizon = _make_horizon(
-            *_make_policy(both["actor"], both["critic"]), self._kernel, self._action_slot, not policy.continuous
+            *_make_policy(both["actor"], both["critic"]), self._action_slot, not policy.continuous
         )
         self._cuts = cut_rows(env.num_envs, max(1, min(threads, env.num_envs // (ROW_MULTIPLE // 2))))
         self._team = Team(len(self._cuts) - 1)
@@ -202,12 +203,13 @@ class FusedRollout:
             rollout.episode_length, rollout.final_value,
         )  # fmt: skip
         shared = (noise, norm, clip, *taken, *(tensor.numpy() for tensor in stored))
+        step = step_address(self._kernel)
         tables = [self._env.native_table(thread) for thread in range(self._team.count)]
 
         def work(thread: int) -> tuple[int, int]:
             table, scratch = tables[thread]
             start, stop = self._cuts[thread], self._cuts[thread + 1]
-            return self._horizon(start, stop, table, scratch, *self._weights, *self._work[thread], *shared)
+            return self._horizon(start, stop, step, table, scratch, *self._weights, *self._work[thread], *shared)
 
         if self._horizon.signatures:
             found = self._team.run(work)

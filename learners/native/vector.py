@@ -7,6 +7,7 @@ result does not depend on which other rows are computed with it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -89,6 +90,25 @@ def _index(value: int) -> ir.Constant:
     return ir.Constant(_I64, value)
 
 
+def _call_shared(builder: ir.IRBuilder, name: str, args: Any, emit: Callable[[ir.IRBuilder, Any], None]) -> None:
+    """Call the function `name` of int64 arguments and no result, with the body that `emit` writes.
+
+    A kernel uses a product many times over: it is compiled once in a module, and once in all modules that are linked.
+    `name` says all that the body depends on.
+    """
+    module = builder.module
+    function = module.globals.get(name)
+    if function is None:
+        function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_I64] * len(args)), name)
+        function.linkage = "linkonce_odr"
+        function.attributes.add("noinline")
+        function.attributes.add("nounwind")
+        body = ir.IRBuilder(function.append_basic_block("entry"))
+        emit(body, function.args)
+        body.ret_void()
+    builder.call(function, args)
+
+
 class _Product:
     """Emits one tiled matrix product; see `make_matmul` for the meaning."""
 
@@ -168,7 +188,8 @@ def make_matmul(columns: int, init: str, epilogue: str = "none") -> Any:
     @intrinsic
     def matmul(typingctx, a, a_row, a_col, b, b_row, c, c_row, extra, rows, depth):  # type: ignore[no-untyped-def]
         def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            _Product(builder, columns, init, epilogue, args).emit()
+            name = f"gpurl.matmul.{LANES}.{columns}.{init}.{epilogue}"
+            _call_shared(builder, name, args, lambda body, own: _Product(body, columns, init, epilogue, own).emit())
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 10), codegen
