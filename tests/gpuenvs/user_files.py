@@ -104,7 +104,7 @@ def observe(state, params):
 
 SPEC = EnvSpec(
     "DriftTraced-v0", State, Params(), reset, step, observe, Box(-np.inf, np.inf, (1,)), Box(-1.0, 1.0, (1,)),
-    traced=True,
+    traced=True, max_episode_steps=50,
 )
 """
 
