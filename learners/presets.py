@@ -183,6 +183,24 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "minibatches": 8,
         "log_std_init": -1.0,
     },
+    ("Pendulum-v1", "sac"): {
+        "num_envs": 16,
+        "num_steps": 4,
+        "total_steps": 80_000,
+        "learning_starts": 1_000,
+        "update_to_data": 32.0,
+        "learning_rate": 1e-3,
+        "hidden_sizes": (64, 64),
+    },
+    ("Pendulum-v1", "td3"): {
+        "num_envs": 16,
+        "num_steps": 4,
+        "total_steps": 80_000,
+        "learning_starts": 1_000,
+        "update_to_data": 32.0,
+        "learning_rate": 1e-3,
+        "hidden_sizes": (64, 64),
+    },
     # Half of what `ATARI` gives to other games, such as Breakout.
     ("ALE/Pong-v5", "ppo"): {"total_steps": 5_000_000},
 }

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from gpuenvs.errors import ConfigError
 from learners.ratio import Ratio
 from learners.replay import Block, Replay
 from learners.replay_collector import make_replay_collector
@@ -43,14 +42,11 @@ class ReplayLoop:
         algo: SAC, TD3 or DQN.
         config: the algorithm's config.
         save_replay: checkpoints hold the replay.
+        actors: threads that infer for host environments.
     """
 
-    def __init__(self, env: Any, algo: Any, config: Any, save_replay: bool) -> None:
+    def __init__(self, env: Any, algo: Any, config: Any, save_replay: bool, actors: int = 1) -> None:
         require_rows(env, algo)
-        if hasattr(env, "ready") and not hasattr(env, "native_step"):
-            raise ConfigError(
-                "off-policy learning needs environments on a device; leave --env-backend host out, or use ppo or a2c"
-            )
         self.env, self.algo, self.config = env, algo, config
         self.save_replay = save_replay
         self.rows = config.num_steps * env.num_envs
@@ -64,7 +60,7 @@ class ReplayLoop:
             algo.device,
             spare=self.spare,
         )
-        self.collector = make_replay_collector(env, algo.device, algo.seed, config)
+        self.collector = make_replay_collector(env, algo.device, algo.seed, config, actors)
         self.collector.choose(algo.policy)
         self.ratio = Ratio(config.update_to_data, self.rows, algo.frames)
         self.env_steps = 0

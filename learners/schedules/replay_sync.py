@@ -28,7 +28,7 @@ class ReplaySyncSchedule:
         config: the algorithm's config.
         transfer: None: the collector writes into the learner's replay.
         own: this schedule's settings.
-        actors: no meaning here.
+        actors: threads that infer for host environments.
     """
 
     config_class = ReplaySyncConfig
@@ -45,7 +45,7 @@ class ReplaySyncSchedule:
     ) -> None:
         self.own = own or ReplaySyncConfig()
         self.env, self.algo, self.config = env, algo, config
-        self.loop = ReplayLoop(env, algo, config, self.own.save_replay)
+        self.loop = ReplayLoop(env, algo, config, self.own.save_replay, actors)
         self.collector = self.loop.collector
 
     @property

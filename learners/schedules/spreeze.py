@@ -65,7 +65,7 @@ class SpreezeSchedule:
         config: the algorithm's config.
         transfer: None: the collector writes into the learner's replay.
         own: this schedule's settings.
-        actors: no meaning here.
+        actors: threads that infer for host environments.
     """
 
     config_class = SpreezeConfig
@@ -82,7 +82,7 @@ class SpreezeSchedule:
     ) -> None:
         self.own = own = own or SpreezeConfig()
         self.env, self.algo, self.config = env, algo, config
-        self.loop = ReplayLoop(env, algo, config, own.save_replay)
+        self.loop = ReplayLoop(env, algo, config, own.save_replay, actors)
         self.collector = self.loop.collector
         if own.split and not algo.has_actor:
             raise ConfigError(f"{type(algo).__name__.lower()} has no actor to split from its critic; leave split out")
