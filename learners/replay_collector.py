@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -147,8 +146,6 @@ def fused_problem(env: Any, policy: Any) -> str | None:
         return problem
     if policy.device.type != "cpu":
         return "there is no fused kernel for transitions on a GPU"
-    if find_spec("learners.native.replay_rollout") is None:
-        return "there is none for transitions"
     from learners.native.replay_rollout import misfit
 
     return misfit(policy, env)
