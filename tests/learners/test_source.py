@@ -22,13 +22,18 @@ ROOT = Path(__file__).parents[2]
 
 
 def digests(folder, env=ENV, name="drift.py", **parts):
-    """The fingerprint of a file in another process, as a later run sees it."""
+    """The fingerprint of a file in a folder of its own; this process reads a file once."""
     write(folder, env=env, **parts)
-    (folder / "drift.py").rename(folder / name)
+    return source.fingerprint(gpuenvs.get(str((folder / "drift.py").rename(folder / name))))
+
+
+def digests_elsewhere(folder):
+    """The same in another process, as a later run sees it."""
+    file = write(folder)
     code = "import json, sys, gpuenvs\nfrom learners.source import fingerprint\n"
     code += "print(json.dumps(fingerprint(gpuenvs.get(sys.argv[1]))))"
     env_variables = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "random"}
-    command = [sys.executable, "-c", code, str(folder / name)]
+    command = [sys.executable, "-c", code, str(file)]
     done = subprocess.run(command, env=env_variables, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
@@ -39,7 +44,7 @@ def differing(one, other):
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    return digests(tmp_path_factory.mktemp("base"))
+    return digests_elsewhere(tmp_path_factory.mktemp("base"))
 
 
 def test_the_same_source_has_the_same_digest_in_another_folder_and_process(base, tmp_path):
