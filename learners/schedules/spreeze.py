@@ -259,6 +259,10 @@ class SpreezeSchedule:
         with self.weights.lease() as (policy, version):
             yield policy, version
 
+    def paused(self) -> contextlib.AbstractContextManager[None]:
+        """Within, nothing is under way; every part goes on afterwards where it was."""
+        return self._parts.paused() if self._parts else contextlib.nullcontext()
+
     def close(self) -> None:
         """End all parts and stop the environments."""
         if self._parts is not None:
@@ -269,11 +273,11 @@ class SpreezeSchedule:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, taken while all parts rest."""
-        with self._parts.paused() if self._parts else contextlib.nullcontext():
+        with self.paused():
             return self.loop.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`."""
-        with self._parts.paused() if self._parts else contextlib.nullcontext():
+        with self.paused():
             self.loop.load_state_dict(state)
             self._publish_now()

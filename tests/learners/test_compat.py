@@ -13,9 +13,18 @@ DISCRETE, BOX = spaces.Discrete(2), spaces.Box(-1, 1, (1,))
 @pytest.mark.parametrize("algo", compat.ALGORITHMS)
 @pytest.mark.parametrize("space", [DISCRETE, BOX])
 def test_every_algorithm_here_fits_sync(algo, space):
-    compat.check(algo, "sync", space)
+    if compat.action_kind(space) in compat.ALGORITHMS[algo].actions:
+        compat.check(algo, "sync", space)
+    else:
+        with pytest.raises(ConfigError, match=f"{algo} cannot act in"):
+            compat.check(algo, "sync", space)
     assert compat.algorithm(algo).config_class
-    assert compat.schedule("sync").__name__ == "SyncSchedule"
+
+
+@pytest.mark.parametrize("algo", compat.ALGORITHMS)
+def test_sync_is_another_schedule_where_there_is_a_replay(algo):
+    expected = "ReplaySyncSchedule" if algo in ("sac", "td3", "dqn") else "SyncSchedule"
+    assert compat.schedule("sync", algo).__name__ == expected
 
 
 @pytest.mark.parametrize(
