@@ -95,7 +95,7 @@ def tuned_document(
     if schedule == "auto":
         raise ConfigError("tuning is for one schedule; name it with --schedule instead of auto")
     config = resolve(env, algo=algo, schedule=schedule, overrides=overrides, **options)
-    fixed = given_names(overrides, options.get("num_envs"))
+    fixed = given_names(overrides, options)
     devices = ("placement", "learner_device", "critic_device", "actor_device")
     free = options.get("device", "auto") == "auto" and all(options.get(name) is None for name in devices)
     say = (lambda line: None) if quiet else lambda line: click.echo(line, err=True)

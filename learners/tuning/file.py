@@ -93,10 +93,11 @@ def _wrong(found: Any, keys: Mapping[str, Any], prefix: str = "") -> str:
     return f"{prefix}{unknown[0]} is unknown" if unknown else ""
 
 
-def given_names(overrides: Iterable[str], num_envs: int | None) -> list[str]:
-    """Settings that the user has decided, by `--set` or `--num-envs`."""
+def given_names(overrides: Iterable[str], options: Mapping[str, Any]) -> list[str]:
+    """Settings that the user has decided, by `--set`, `--num-envs` or `--total-steps`."""
     names = [item.partition("=")[0].strip().replace("-", "_") for item in overrides]
-    return [name for name in names if not name.startswith("env.")] + (["num_envs"] if num_envs is not None else [])
+    named = [name for name in ("num_envs", "total_steps") if options.get(name) is not None]
+    return [name for name in names if not name.startswith("env.")] + named
 
 
 def applied(
@@ -127,7 +128,10 @@ def applied(
             raise ConfigError(f"{where} is for {what} {document[what]}, this run is {own}; {advice} or tune again")
     decision = document["decision"]
     decided = {**decision["settings"], **decision["schedule_settings"]}
-    twice = [name for name in given_names(overrides, options.get("num_envs")) if name in decided]
+    given = given_names(overrides, options)
+    if "total_steps" in given:
+        decided.pop("total_steps", None)  # how long to train is the user's to say
+    twice = [name for name in given if name in decided]
     if twice:
         name = twice[0]
         raise ConfigError(f"{where} decides {name}={decided[name]}; leave it out, or tune with your own {name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from learners.tuning.verdict import Point, Trial
 MEASURE_SECONDS = 0.2
 MOST_REPLAY = 200_000  # transitions of room while speeds are measured
 FILLED = 4096  # transitions there are to learn from
-POINTS = 12  # weights kept of a training
+POINTS = 24  # weights kept of a training
 EPISODES = 16  # that each are evaluated in
 EVALUATION_SHARE = 0.3  # of a training's length: so long all its evaluations may take
 
@@ -159,7 +160,7 @@ def order(count: int) -> list[int]:
     chosen = [index for index in dict.fromkeys((0, count - 1, count - 2)) if 0 <= index < count]
     while len(chosen) < count:
         have = sorted(chosen)
-        low, high = max(zip(have, have[1:], strict=False), key=lambda pair: (pair[1] - pair[0], pair[0]))
+        low, high = max(itertools.pairwise(have), key=lambda pair: (pair[1] - pair[0], pair[0]))
         chosen.append((low + high) // 2)
     return chosen
 

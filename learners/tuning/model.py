@@ -15,6 +15,8 @@ On-policy, with N rows of a horizon (N0 of the preset):
 
     steps needed  ~  1 + N / N0,    seconds of one  =  1 / training_hz(num_envs)
 
+A candidate's `total_steps` grow with what the model says is needed, so that a run gets as far as the preset's.
+
 The critical sizes are assumptions: the ones that presets are good at.
 """
 
@@ -79,7 +81,7 @@ def off_policy(
     after the default.
 
     Args:
-        default: settings (`num_envs`, `num_steps`, `batch_size`, `update_to_data`); both lists measured them, too.
+        default: settings (`num_envs`, `num_steps`, `batch_size`, `update_to_data`, `total_steps`); both lists have them too.
         fixed: names of those that must stay as they are.
     """
     fixed = set(fixed)
@@ -111,6 +113,9 @@ def off_policy(
                 "update_to_data": ratio,
             }
             seconds = _seconds(batch.batch_size, steps, steps0, update, step)
+            if not free and "total_steps" not in fixed:
+                more = _updates(batch.batch_size, steps, steps0) / _updates(default["batch_size"], steps0, steps0)
+                settings["total_steps"] = round(default["total_steps"] * more * steps / steps0)
             found.setdefault(batch.batch_size, []).append((seconds, rows, settings))
     own = _of_default(default, samplings, updatings, steps0, free)
     best_of = {size: _nearly_best(entries) for size, entries in found.items()}
@@ -152,7 +157,12 @@ def _age(default: dict[str, Any], steps0: float) -> float:
 
 def _seconds(batch: int, steps: float, steps0: float, update: float, step: float) -> float:
     """Relative time to a return."""
-    return (1 + CRITICAL_BATCH / batch) * (1 + steps0 / steps) * (update + steps * step)
+    return _updates(batch, steps, steps0) * (update + steps * step)
+
+
+def _updates(batch: int, steps: float, steps0: float) -> float:
+    """Relative number of updates to a return."""
+    return (1 + CRITICAL_BATCH / batch) * (1 + steps0 / steps)
 
 
 def _of_default(
@@ -177,8 +187,8 @@ def _named(default: dict[str, Any], own: float, timed: Iterable[tuple[float, dic
     candidates = [Candidate(DEFAULT)]
     for seconds, settings in sorted(timed, key=lambda entry: entry[0]):
         changed = {name: value for name, value in settings.items() if value != default[name]}
-        if changed:
-            name = " ".join(f"{key}={value:g}" for key, value in changed.items())
+        if changed.keys() - {"total_steps"}:
+            name = " ".join(f"{key}={value:g}" for key, value in changed.items() if key != "total_steps")
             candidates.append(Candidate(name, changed, round(own / seconds, 3) if math.isfinite(own) else 1.0))
     return candidates
 

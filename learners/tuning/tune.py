@@ -74,7 +74,7 @@ class Tuning:
     @property
     def default(self) -> dict[str, Any]:
         """The settings that tuning may change, as they are without it."""
-        return {name: self.config.settings[name] for name in TUNED if name in self.config.settings}
+        return {name: self.config.settings[name] for name in (*TUNED, "total_steps") if name in self.config.settings}
 
     def variant(self, settings: Mapping[str, Any], seed: int | None = None, **own: Any) -> RunConfig:
         """The run with other settings, if memory allows.
@@ -134,8 +134,7 @@ def tune(
         _measure_on_policy(found, began + MEASURING * budget)
     candidates = propose(config.algo, found.default, found.fixed, found.sampling, found.updates, found.training)
     _say_candidates(found, candidates)
-    tries = 1.0 - (SPLITTING if _splits(found) else 0.0)
-    _try(found, candidates, began + tries * budget)
+    _try(found, candidates, began + (1 - (SPLITTING if _splits(found) else 0.0)) * budget)
     chosen = _chosen(candidates, verdict.decide(found.trials).chosen)
     _measure_splits(found, chosen.settings, began + budget)
     document: dict[str, Any] = {
@@ -271,14 +270,16 @@ def _measure_off_policy(found: Tuning, until: float) -> None:
 def _measure_on_policy(found: Tuning, until: float) -> None:
     default = found.default
     counts = dict.fromkeys([default["num_envs"], *(int(default["num_envs"] * k) for k in ENVS_OF_PRESET)])
-    for envs in counts:
+    for envs in [*counts, default["num_envs"]]:  # the default once more: all others are compared with it
         if envs < 1 or (envs != default["num_envs"] and "num_envs" in found.fixed):
             continue
         if found.training and found.meters.clock() > until:
             break
         rate = found.measured(found.meters.training, {"num_envs": envs, "num_steps": default["num_steps"]})
         if rate is not None:
-            found.training.append(Training(envs, default["num_steps"], rate))
+            again = [point.hz for point in found.training if point.num_envs == envs]
+            found.training = [point for point in found.training if point.num_envs != envs]
+            found.training.append(Training(envs, default["num_steps"], max([rate, *again])))
             found.say(f"  num_envs {envs:<24} {rate:>14,.0f} steps/s trained")
 
 
@@ -313,6 +314,8 @@ def _splits(found: Tuning) -> list[int]:
         return []
     if config.env_device != "cpu" or config.env_backend != "device":
         return []
+    if not found.default.get("update_to_data"):
+        return []  # steps per second say nothing of learning where no ratio ties the two
     cores = found.meters.cores()
     return sorted({n for n in (1, cores // 2, cores - 1) if 0 < n < cores})
 

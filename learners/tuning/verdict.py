@@ -47,8 +47,16 @@ class Trial:
         return sum(point.mean for point in self.points[-2:]) / len(self.points[-2:])
 
     def time_to(self, goal: float) -> float:
-        """Seconds until the first evaluation that was at least `goal`; infinite if none was."""
-        return next((point.seconds for point in self.points if point.mean >= goal), math.inf)
+        """Seconds until the return first was `goal`, on straight lines between evaluations; infinite if it never was."""
+        before = None
+        for point in self.points:
+            if point.mean >= goal:
+                if before is None:
+                    return point.seconds
+                share = (goal - before.mean) / (point.mean - before.mean)
+                return before.seconds + share * (point.seconds - before.seconds)
+            before = point
+        return math.inf
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,7 @@ def goal_of(trials: Sequence[Trial]) -> float | None:
 def decide(trials: Sequence[Trial]) -> Verdict:
     """The candidate that reached the goal first, if it beats the default with every seed that both were trained with.
 
-    A training that did not reach the goal counts as its whole length, where the two must be told apart.
+    A training that did not reach the goal counts as the longest one's length, where the two must be told apart.
     """
     if not trials:
         return Verdict(DEFAULT, None, "there was no time for a training; the default stays")
@@ -91,26 +99,22 @@ def decide(trials: Sequence[Trial]) -> Verdict:
     if goal is None:
         length = max(trial.seconds for trial in trials)
         return Verdict(DEFAULT, None, f"no training learned anything in {length:.1f} s; the default stays")
+    length = max(trial.seconds for trial in trials)
     times = {(trial.name, trial.seed): trial.time_to(goal) for trial in trials}
-    lengths = {(trial.name, trial.seed): trial.seconds for trial in trials}
-    first_seed = trials[0].seed
-    reached = {name: time for (name, seed), time in times.items() if seed == first_seed}
-    name = min(reached, key=lambda n: (reached[n], n != DEFAULT))
+    reached = {name: time for (name, seed), time in times.items() if seed == trials[0].seed}
+    least = min(reached.values())
+    # Of those as good as the first the default, else the one that the model prefers: their order.
+    name = DEFAULT if reached[DEFAULT] <= WORTH * least else next(n for n, t in reached.items() if t <= WORTH * least)
     if name == DEFAULT:
-        return Verdict(DEFAULT, goal, f"the default was the first to reach {goal:.4g}")
+        return Verdict(DEFAULT, goal, f"nothing was surely sooner than the default at {goal:.4g}")
     seeds = [seed for (n, seed) in times if n == name and (DEFAULT, seed) in times]
-    own, others = ([(times[n, s], lengths[n, s]) for s in seeds] for n in (name, DEFAULT))
-    shown = f"{_shown(own)} against {_shown(others)} of the default to {goal:.4g}"
-    lost = any(a > b for (a, _), (b, _) in zip(own, others, strict=True))
-    if lost or WORTH * _total(own) > _total(others):
+    own, others = ([times[n, seed] for seed in seeds] for n in (name, DEFAULT))
+    shown = f"{_shown(own, length)} against {_shown(others, length)} of the default to {goal:.4g}"
+    lost = any(a > b for a, b in zip(own, others, strict=True))
+    if lost or WORTH * sum(min(t, length) for t in own) > sum(min(t, length) for t in others):
         return Verdict(DEFAULT, goal, f"{name} is not surely sooner ({shown}); the default stays")
     return Verdict(name, goal, f"{name}: {shown}", confirm=len(seeds) < 2)
 
 
-def _total(times: Sequence[tuple[float, float]]) -> float:
-    return sum(min(time, length) for time, length in times)
-
-
-def _shown(times: Sequence[tuple[float, float]]) -> str:
-    words = [f"{time:.2f} s" if math.isfinite(time) else f"over {length:.1f} s" for time, length in times]
-    return " and ".join(words)
+def _shown(times: Sequence[float], length: float) -> str:
+    return " and ".join(f"{time:.2f} s" if math.isfinite(time) else f"over {length:.1f} s" for time in times)
