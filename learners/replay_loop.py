@@ -60,7 +60,7 @@ class ReplayLoop:
             algo.device,
             spare=self.spare,
         )
-        self.collector = make_replay_collector(env, algo.device, algo.seed, config, actors)
+        self.collector = make_replay_collector(env, algo.policy.device, algo.seed, config, actors)
         self.collector.choose(algo.policy)
         self.ratio = Ratio(config.update_to_data, self.rows, algo.frames)
         self.env_steps = 0
