@@ -81,6 +81,8 @@ class Browser:
 
     def open(self, address):
         self.call("Page.navigate", url=address)
+        ready = f"document.readyState == 'complete' && location.href.startsWith({address!r})"
+        self.until(lambda: self.evaluate(ready), f"{address} does not open")
 
     def evaluate(self, script):
         return self.call("Runtime.evaluate", expression=script)["result"].get("value")
