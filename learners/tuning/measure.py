@@ -19,6 +19,7 @@ from learners.tuning.verdict import Point, Trial
 
 MEASURE_SECONDS = 0.2
 MOST_REPLAY = 200_000  # transitions of room while speeds are measured
+ENDLESS = 10**12  # steps: a schedule that has collected all there is to collect rests
 FILLED = 4096  # transitions there are to learn from
 POINTS = 24  # weights kept of a training
 EPISODES = 16  # that each are evaluated in
@@ -93,7 +94,7 @@ def _loop(config: RunConfig, **settings: Any) -> Iterator[tuple[Any, Any]]:
 def training_hz(config: RunConfig, seconds: float = MEASURE_SECONDS) -> float:
     """Environment steps per second of collecting and learning together, by the config's own schedule."""
     if off_policy(config.algo):
-        config = changed(config, {"learning_starts": 0}, save_replay=False)
+        config = changed(config, {"learning_starts": 0, "total_steps": ENDLESS}, save_replay=False)
     slices = "slice_seconds" in config.schedule_settings
     if slices:
         config = changed(config, {}, slice_seconds=seconds / 4)
