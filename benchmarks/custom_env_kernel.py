@@ -207,7 +207,8 @@ class FusedQuadrotor:
         n = env.num_envs
         self._n, self._blocks = n, blocks
         self.arrays: dict[str, np.ndarray] = {
-            name: aligned_zeros((rows, BLOCK if name in _OF_A_BLOCK else n), dtype) for name, rows, dtype in ARRAYS
+            name: aligned_zeros((rows, BLOCK if name in _OF_A_BLOCK else n), dtype, k)
+            for k, (name, rows, dtype) in enumerate(ARRAYS)
         }
         mine = self.arrays
         mine["obs"][:] = env.obs.T

@@ -70,7 +70,7 @@ HUGE = (
 TAIL = 130  # of those rows, the last ones are stepped
 
 
-def reserve(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def reserve(shape: tuple[int, ...], dtype: np.dtype, number: int = 0) -> np.ndarray:
     """Zeros of which only the pages that are touched take memory, however many there are."""
     count = math.prod(shape)
     size = max(1, count) * dtype.itemsize
