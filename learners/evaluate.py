@@ -24,7 +24,7 @@ PLACES = ("gymnasium", "gpuenvs")
 GYMNASIUM_ROWS = 25
 GPUENVS_ROWS = 4096
 # For an environment without a time limit: where an episode counts as one that never ends.
-LONGEST_EPISODE = 1_000_000
+LONGEST_EPISODE = 100_000
 _DOMAIN = 0x6576616C  # keeps evaluation seeds apart from training's, which are the plain numbers
 
 
@@ -157,6 +157,11 @@ def gymnasium_starts(spec: EnvSpec, seeds: list[int], params: dict[str, Any] | N
     return spec.state(*np.array(states, np.float64).T)
 
 
+def _never_ends(env_id: str, steps: int) -> str:
+    """What is said of an episode that is this long."""
+    return f"an episode of {env_id} did not end within {steps} steps; give the environment a max_episode_steps"
+
+
 def episode_seeds(seed: int, count: int) -> list[int]:
     """Seeds of the first `count` episodes of an evaluation."""
     return [int(value) for value in np.random.SeedSequence([_DOMAIN, seed]).generate_state(count)]
@@ -242,7 +247,7 @@ def play_all(
                 obs[row] = envs[row].reset(seed=seeds[following])[0]
                 following += 1
             elif lengths[episode] >= LONGEST_EPISODE:
-                raise RunError(f"an episode of {spec.id} did not end within {LONGEST_EPISODE} steps")
+                raise RunError(_never_ends(spec.id, LONGEST_EPISODE))
     return returns, lengths
 
 
@@ -300,4 +305,4 @@ def _on_gpuenvs(
                 if (finished == quota).all():
                     return returns.tolist(), lengths.tolist()
             running[done] = 0.0
-    raise RunError(f"an episode of {spec.id} did not end within {limit} steps")
+    raise RunError(_never_ends(spec.id, limit))
