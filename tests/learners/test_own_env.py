@@ -13,7 +13,7 @@ import gpuenvs
 from gpuenvs import Range
 from gpuenvs.errors import CheckpointError, ConfigError, UnknownEnvError
 from learners import checkpoint, session, source
-from learners.envs import evaluation_env
+from learners.envs import env_name, evaluation_env
 from learners.interrupts import StopRequest
 from tests.gpuenvs.ranged import RANGES, SPECS
 from tests.gpuenvs.user_files import TRACED, write
@@ -215,3 +215,11 @@ def test_processes_with_other_files_do_not_train_together(from_a_file, tmp_path)
     session._agree(group(mine, mine), config)
     with pytest.raises(ConfigError, match=r"of process 1 is not that of process 0: constants\.py: GAIN"):
         session._agree(group(mine, other), config)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "name"),
+    [("/home/me/lab/games.py:Maze", "Maze"), ("lab.games:Maze-v0", "Maze-v0"), ("ALE/Pong-v5", "ALE/Pong-v5")],
+)
+def test_a_run_on_a_host_class_is_named_after_the_class(env_id, name):
+    assert env_name(types.SimpleNamespace(env_backend="host", env_id=env_id)) == name
