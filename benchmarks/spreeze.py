@@ -6,6 +6,7 @@
 | `free` | sampling while training on Pendulum where both run free |
 | `time` | wall-clock to a return with the same settings: training time only, evaluations do not count; medians of seeds |
 | `ablation` | the same with one thing changed at a time |
+| `ratio` | how far the update-to-data ratio is from its target over any ten seconds, also of a resumed run |
 
 Writes `benchmarks/results/spreeze.json` and the tables beside it. Parts that are not measured again keep what they had.
 """
@@ -266,6 +267,41 @@ def measure_speed(seconds: float, turns: int) -> list[dict[str, Any]]:
     return rows
 
 
+def measure_ratio(env_id: str, seconds: float) -> dict[str, Any]:
+    """Largest distance from the target over all windows of ten seconds: of a run, and of the one that resumes it."""
+    found: dict[str, Any] = {"env": env_id}
+    state = None
+    for name in ("first", "resumed"):
+        loop = ours(env_id)
+        try:
+            if state is not None:
+                loop.load_state_dict(state)
+            ratio, log = loop.loop.ratio, []
+            while not ratio.frames:
+                loop.iterate()
+            began = time.perf_counter()
+            while time.perf_counter() - began < seconds:
+                loop.iterate()
+                log.append((time.perf_counter(), ratio.steps, ratio.frames))
+            found[name] = worst_window(log, 10.0, ratio.target)
+            state = loop.state_dict()
+        finally:
+            loop.close()
+    return found
+
+
+def worst_window(log: list[tuple[float, int, int]], seconds: float, target: float) -> float:
+    """The largest |frames / steps / target - 1| over all windows of at least so many seconds in (time, steps, frames)."""
+    worst, first = 0.0, 0
+    for now, steps, frames in log:
+        while first + 1 < len(log) and log[first + 1][0] <= now - seconds:
+            first += 1
+        then, old_steps, old_frames = log[first]
+        if now - then >= seconds:
+            worst = max(worst, abs((frames - old_frames) / (steps - old_steps) / target - 1))
+    return worst
+
+
 def tables(document: dict[str, Any]) -> str:
     """Everything as Markdown."""
 
@@ -311,13 +347,17 @@ def tables(document: dict[str, Any]) -> str:
     if rows:
         parts.append(f"Pendulum-v1, seconds to {GOALS['Pendulum-v1']:g}, one thing changed:\n\n"
                      + markdown(("what", "s", "seeds"), rows))  # fmt: skip
+    rows = [[row["env"], f"{row['first']:.2%}", f"{row['resumed']:.2%}"] for row in document.get("ratio", [])]
+    if rows:
+        header = ("environment", "any 10 s", "any 10 s after a resume")
+        parts.append(f"Largest distance of the update-to-data ratio from its target:\n\n{markdown(header, rows)}")
     return "\n\n".join(parts) + "\n"
 
 
 def main() -> None:
     """Measure, write, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", default=["speed", "free", "time", "ablation"])
+    parser.add_argument("what", nargs="*", default=["speed", "free", "ratio", "time", "ablation"])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="of one sample of a speed")
     parser.add_argument("--turns", type=int, default=3)
@@ -347,6 +387,9 @@ def main() -> None:
                 print(json.dumps(row), flush=True)
             document["time"].append(row)
             keep()
+    if "ratio" in options.what:
+        document["ratio"] = [measure_ratio(env_id, 30.0) for env_id in ("Pendulum-v1", "HalfCheetah-v5")]
+        keep()
     if "ablation" in options.what:
         document["ablation"] = {}
         for name, more in ABLATION.items():
