@@ -102,7 +102,7 @@ class Browser:
         return self.evaluate("document.body.innerText") or ""
 
     @staticmethod
-    def until(condition, what, seconds=60):
+    def until(condition, what, seconds=180):
         deadline = time.monotonic() + seconds
         while not (found := condition()):
             assert time.monotonic() < deadline, what

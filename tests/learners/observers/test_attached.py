@@ -10,6 +10,7 @@ import pytest
 
 from gpuenvs.errors import ConfigError, RunError
 from learners import session
+from learners.build import resolve
 from learners.metrics import read_rows
 from learners.observers import attached
 from learners.observers.attached import ObserverOptions, Observers, figures
@@ -31,7 +32,7 @@ class Patient:
         if progress.iteration != 3:
             return
         self.before()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while self.observers.evaluations < 1:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -94,6 +95,22 @@ def test_under_schedules_that_overlap(tmp_path, schedule):
         assert weights(run) == weights(train(config, tmp_path / "plain")[0])
 
 
+SPREEZE = ("batch_size=16", "buffer_size=1024", "collector=eager", "engine=torch", "hidden_sizes=8", "learning_starts=32",
+           "num_steps=8", "update_to_data=4")  # fmt: skip
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_under_spreeze(tmp_path, deterministic):
+    """Where parts free-run an iteration is a slice of time; with rounds the weights are a matter of the seed alone."""
+    more = {"total_steps": 256 if deterministic else 4096}
+    own = (*SPREEZE, f"deterministic={str(deterministic).lower()}", "slice_seconds=0.02")
+    config = resolve("Pendulum-v1", algo="sac", schedule="spreeze", overrides=own, num_envs=4, device="cpu", **more)
+    run, lines, _ = train(config, tmp_path / "run", ObserverOptions(eval_every=0, eval_episodes=1))
+    assert not lines and list(run.evaluations.glob("*.json"))
+    if deterministic:
+        assert weights(run) == weights(train(config, tmp_path / "plain")[0])
+
+
 def test_an_error_that_training_does_not_notice_ends_the_process(monkeypatch):
     ends = []
     monkeypatch.setattr(attached, "GRACE_SECONDS", 0.01)
@@ -147,7 +164,7 @@ def test_an_error_in_the_evaluator_ends_the_run(tmp_path):
     command = [sys.executable, "-m", "cli.main", "train", f"{file}:SPEC", "-d", "cpu", "-n", "8", "-t", "1e9"]
     command += ["--set", "hidden_sizes=8", "--set", "engine=torch", "--set", "num_steps=16", "--eval-every", "1"]
     ended = subprocess.run(
-        [*command, "--run-dir", tmp_path / "run"], cwd=ROOT, capture_output=True, text=True, timeout=120
+        [*command, "--run-dir", tmp_path / "run"], cwd=ROOT, capture_output=True, text=True, timeout=240
     )
     assert ended.returncode == 1, ended.stderr
     assert 'raise ValueError("planted fault")' in ended.stderr

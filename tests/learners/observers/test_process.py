@@ -27,7 +27,7 @@ def observer(job, **options):
         made.close()
 
 
-def until(condition, seconds=60):
+def until(condition, seconds=180):
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, "nothing came"
