@@ -19,6 +19,7 @@ from learners.tuning.verdict import Point, Trial
 
 MEASURE_SECONDS = 0.2
 MOST_REPLAY = 200_000  # transitions of room while speeds are measured
+COMPILING_SECONDS = 300.0
 ENDLESS = 10**12  # steps: a schedule that has collected all there is to collect rests
 FILLED = 4096  # transitions there are to learn from
 POINTS = 24  # weights kept of a training
@@ -107,6 +108,10 @@ def training_hz(config: RunConfig, seconds: float = MEASURE_SECONDS) -> float:
                 float(value)
             return result.env_steps
 
+        # Parts on threads of their own come back from the first iterations before their kernels are compiled.
+        began, steps = time.perf_counter(), 0
+        while not (steps and schedule.algo.version) and time.perf_counter() - began < COMPILING_SECONDS:
+            steps += iterate()
         return hz(iterate, seconds)
     finally:
         schedule.close()

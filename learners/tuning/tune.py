@@ -32,6 +32,7 @@ from learners.tuning.verdict import Trial
 
 BUDGET_SECONDS = 45.0
 LEAST_BUDGET = 10.0
+WARM_SECONDS = 0.05
 MEASURING, SPLITTING = 0.2, 0.1  # shares of the budget
 CHALLENGERS = 2
 FASTER = 1.05  # a split of cores must be so much faster than none
@@ -232,6 +233,7 @@ def _warm_up(found: Tuning) -> None:
     found.meters.training(found.variant({}))
     if off_policy(found.config.algo):
         found.meters.sampling(found.variant({}))
+    found.meters.train(found.variant({}), DEFAULT, WARM_SECONDS)
 
 
 def _measure_off_policy(found: Tuning, until: float) -> None:

@@ -46,7 +46,8 @@ class Machine:
 
     def train(self, config, name, seconds):
         self.now += 1.3 * seconds
-        self.trained.append((name, config))
+        if seconds > 0.1:  # else it is to load what is compiled
+            self.trained.append((name, config))
         points = tuple(
             Point(t, round(1000 * t), 100 * (1 - math.exp(-self.helps(config) * t / seconds)), 0.1)
             for t in (seconds * k / 12 for k in range(13))
