@@ -2,7 +2,7 @@
 
 | part | what is measured |
 |---|---|
-| `speed` | sampling and update frames per second of SAC with the same network, batch and ratio, in turns; gpurl's share of what the machine's matrix product makes of the same operations |
+| `speed` | sampling and update frames per second with the same network, batch and ratio; gpurl's share of a matrix product |
 | `free` | sampling while training on Pendulum where both run free |
 | `time` | wall-clock to a return with the same settings: training time only, evaluations do not count; medians of seeds |
 | `ablation` | the same with one thing changed at a time |
@@ -14,9 +14,11 @@ Writes `benchmarks/results/spreeze.json` and the tables beside it. Parts that ar
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -214,12 +216,9 @@ def our_time(env_id: str, seed: int, more: tuple[str, ...] = ()) -> float | None
             spent += time.perf_counter() - began
             if spent - evaluated >= EVAL_SECONDS:
                 evaluated = spent
-                with loop.paused() if hasattr(loop, "paused") else _nothing():
+                with loop.paused() if hasattr(loop, "paused") else contextlib.nullcontext():
                     loop.algo.push_actor()
-                    policy = loop.algo.policy
-                    found = mean_return(
-                        env_id, lambda obs: policy.act(torch.from_numpy(obs), deterministic=True).numpy()
-                    )
+                    found = mean_return(env_id, _acting(loop.algo.policy))
                 if found >= GOALS[env_id]:
                     return spent
         return None
@@ -227,10 +226,8 @@ def our_time(env_id: str, seed: int, more: tuple[str, ...] = ()) -> float | None
         loop.close()
 
 
-def _nothing() -> Any:
-    import contextlib
-
-    return contextlib.nullcontext()
+def _acting(policy: Any) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda obs: policy.act(torch.from_numpy(obs), deterministic=True).numpy()
 
 
 def their_time(env_id: str, seed: int) -> float | None:
