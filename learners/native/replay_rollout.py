@@ -129,7 +129,7 @@ def _make_horizon(head: str, plan: Plan, k: int, action_slot: int) -> Any:
                             number[i] = np.int64(a)
                         else:
                             env_action[j, i] = mid[j] + half[j] * a
-            _, states, rewards = call_step(step, start, stop, table, scratch)
+            _, states, rewards = call_step(step, start, stop, table, scratch)  # pyright: ignore[reportCallIssue]
             bad_states += states
             bad_rewards += rewards
             for i in range(start, stop):

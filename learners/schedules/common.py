@@ -39,7 +39,7 @@ def require_rows(env: Any, algo: Any) -> None:
         raise ConfigError(f"num_envs={algo.num_envs}: the environment has {env.num_envs} rows")
 
 
-def env_metrics(env: Any, rollout: Rollout) -> dict[str, float]:
+def env_metrics(env: Any, rollout: Any) -> dict[str, float]:
     """The environments' own metrics, means over the steps of a horizon, as columns of the training's metrics."""
     totals = rollout.totals
     if totals is None:
