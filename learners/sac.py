@@ -14,13 +14,11 @@ import torch
 from torch import Tensor
 
 from gpuenvs.errors import ConfigError
-from gpuenvs.runtime.threads import allowed_cores
 from learners.actors import SquashedPolicy
 from learners.collectors import COLLECTORS
 from learners.config import option, validate
 from learners.critics import follow, least
-from learners.distributed import local_size
-from learners.native import ENGINES
+from learners.native import ENGINES, offpolicy
 from learners.off_policy import SCALINGS, ActorCritic, Metrics, module_gradient
 from learners.optim import FlatAdam
 from learners.replay import Sample
@@ -93,7 +91,7 @@ class SAC(ActorCritic):
         self.target_entropy = c.target_entropy or -float(self.policy.num_outputs)
         self.alpha_optimizer = FlatAdam(self.log_alpha, c.adam_eps)
         self._alpha_read = self.log_alpha.to(self.device, copy=True) if self.split else self.log_alpha
-        self._native = self._make_native()
+        self._native = offpolicy.engine(self, offpolicy.FusedSAC)
 
     def _make_policy(self, observation_space: Any, action_space: Any) -> SquashedPolicy:
         c = self.config
@@ -101,23 +99,6 @@ class SAC(ActorCritic):
             observation_space, action_space, hidden_sizes=c.hidden_sizes, activation=c.activation, norm_obs=c.norm_obs,
             device=self.actor_device, seed=self.seed,
         )  # fmt: skip
-
-    def _make_native(self) -> Any:
-        """The native engine where it fits and is wanted.
-
-        Raises:
-            ConfigError: it was asked for and does not fit; one line that says why.
-        """
-        if self.config.engine == "torch":
-            return None
-        from learners.native import offpolicy
-
-        problem = offpolicy.misfit(self)
-        if problem is None:
-            return offpolicy.FusedSAC(self, max(1, allowed_cores() // local_size()))
-        if self.config.engine == "fused":
-            raise ConfigError(f"engine=fused: {problem}; use engine=auto or torch")
-        return None
 
     def _optimizers(self) -> dict[str, FlatAdam]:
         return {**super()._optimizers(), "alpha_optimizer": self.alpha_optimizer}

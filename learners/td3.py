@@ -17,6 +17,7 @@ from learners.actors import TanhPolicy
 from learners.collectors import COLLECTORS
 from learners.config import option, validate
 from learners.critics import follow
+from learners.native import ENGINES, offpolicy
 from learners.off_policy import SCALINGS, ActorCritic, Metrics, module_gradient
 from learners.replay import Sample
 
@@ -56,6 +57,11 @@ class TD3Config:
     collector: str = option(
         "auto", "how experience is collected: one fused kernel, or step by step", choices=COLLECTORS
     )
+    engine: str = option(
+        "auto",
+        "updates by fused native CPU kernels or PyTorch operations; auto is fused where it fits",
+        choices=ENGINES,
+    )
     noise_correlation: float = option(0.0, "correlation of the action noise of successive steps", ge=0, lt=1)
 
     def __post_init__(self) -> None:
@@ -76,6 +82,7 @@ class TD3(ActorCritic):
     def __init__(self, config: TD3Config, *args: Any, **keywords: Any) -> None:
         super().__init__(config, *args, **keywords)
         self.target_policy = self.policy.copy_on(self.device)
+        self._native = offpolicy.engine(self, offpolicy.FusedTD3)
 
     def _make_policy(self, observation_space: Any, action_space: Any) -> TanhPolicy:
         c = self.config

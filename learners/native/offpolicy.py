@@ -1,8 +1,8 @@
-"""Updates of SAC as native calls: one for the critics, one for the actor, on any number of threads.
+"""Updates of SAC and TD3 as native calls: one for the critics, one for the actor, on any number of threads.
 
 Floor: with networks of P weights each, a row takes 2 P operations for every pass through one of them and 4 P for every full
 backward pass. An update of the critics makes five passes forward (actor, two targets, two critics) and two backward, one of
-the actor three forward, one backward and two half ones (`flops`). `python -m benchmarks.update_engine` measures against what
+SAC's actor three forward, one backward and two half ones; TD3's asks one critic only (`flops`). `python -m benchmarks.update_engine` measures against what
 the machine's own matrix product makes of as many operations.
 
 Weights, moments and targets stay packed in the order that the kernels read; `pull` takes them over from the algorithm's
@@ -18,10 +18,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from gpuenvs.runtime.threads import Team
+from gpuenvs.errors import ConfigError
+from gpuenvs.runtime.cpu import aligned_zeros
+from gpuenvs.runtime.threads import Team, allowed_cores
+from learners.distributed import local_size
 from learners.native import offpolicy_kernels as kernels
+from learners.native.epochs import pack, unpack
 from learners.native.network import ROWS, Plan
-from learners.native.update import pack
 from learners.native.vector import LANES
 from learners.optim import BETA1, BETA2
 
@@ -30,7 +33,7 @@ PARALLEL_FLOPS = 2e8
 
 
 def misfit(algo: Any) -> str | None:
-    """Why these kernels cannot stand in for this SAC's updates, in words; None if they can."""
+    """Why these kernels cannot stand in for the updates of this SAC or TD3, in words; None if they can."""
     c = algo.config
     if algo.device.type != "cpu" or algo.actor_device.type != "cpu":
         return "the native engine works on the CPU"
@@ -43,19 +46,37 @@ def misfit(algo: Any) -> str | None:
     return None
 
 
-def flops(obs_dim: int, actions: int, hidden_sizes: tuple[int, ...], batch: int) -> tuple[int, int]:
-    """Floating-point operations of (an update of the critics, one of the actor), counting the matrix products alone."""
+def engine(algo: Any, cls: Any) -> Any:
+    """An engine of class `cls` for the algorithm on this process's cores, where one fits and is wanted, or None.
+
+    Raises:
+        ConfigError: it was asked for and does not fit; one line that says why.
+    """
+    if algo.config.engine == "torch":
+        return None
+    problem = misfit(algo)
+    if problem is None:
+        return cls(algo, max(1, allowed_cores() // local_size()))
+    if algo.config.engine == "fused":
+        raise ConfigError(f"engine=fused: {problem}; use engine=auto or torch")
+    return None
+
+
+def flops(squashed: bool, obs_dim: int, actions: int, hidden_sizes: tuple[int, ...], batch: int) -> tuple[int, int]:
+    """Floating-point operations of (an update of the critics, one of the actor), counting the matrix products alone; of SAC
+    if `squashed`, else of TD3."""
 
     def products(*sizes: int) -> int:
         return sum(2 * a * b for a, b in itertools.pairwise(sizes))
 
-    actor = products(obs_dim, *hidden_sizes, 2 * actions)
+    actor = products(obs_dim, *hidden_sizes, (2 if squashed else 1) * actions)
     critic = products(obs_dim + actions, *hidden_sizes, 1)
     first_actor, first_critic = 2 * obs_dim * hidden_sizes[0], 2 * (obs_dim + actions) * hidden_sizes[0]
     # A backward pass makes the gradient of every weight and, but for the first layer, that of its input.
     critics = actor + 4 * critic + 2 * (2 * critic - first_critic)
     to_action = critic - first_critic + 2 * actions * hidden_sizes[0]
-    return batch * critics, batch * (actor + 2 * critic + 2 * to_action + 2 * actor - first_actor)
+    asked = 2 if squashed else 1
+    return batch * critics, batch * (asked * (critic + to_action) + 3 * actor - first_actor)
 
 
 class _Net:
@@ -63,50 +84,50 @@ class _Net:
 
     def __init__(self, plan: Plan, index: np.ndarray, threads: int, target: bool) -> None:
         self.plan, self._index = plan, index
-        self.weights, self.m, self.v = np.zeros((3, plan.size), np.float32)
-        self.target = np.zeros(plan.size if target else 0, np.float32)
-        self.grads = [np.zeros(plan.size, np.float32) for _ in range(threads)]
-        self.turned = np.zeros(plan.turned_size, np.float32)
+        self.weights, self.m, self.v = _zeros(3, plan.size)
+        self.target = _zeros(plan.size if target else 0)
+        self.grads = [_zeros(plan.size) for _ in range(threads)]
+        self.turned = _zeros(plan.turned_size)
 
     def pull(self, into: np.ndarray, flat: Tensor) -> None:
         pack(into, flat.numpy(), self.plan.packed, self._index)
 
     def push(self, packed: np.ndarray, flat: Tensor) -> None:
-        kernels.unpack(packed, flat.numpy(), self.plan.packed, self._index)
+        unpack(packed, flat.numpy(), self.plan.packed, self._index)
 
 
-class FusedSAC:
-    """The native twin of `SAC._critic_step` and `SAC._actor_step`, sampling included.
+class _Fused:
+    """The native twin of an algorithm's `_critic_step` and `_actor_step`, sampling included.
 
     With `algo.split` both may run at the same time on two threads: each reads copies of what the other writes, which
     `pull_critics_read` and `pull_actor_read` renew.
 
     Args:
-        algo: the SAC whose tensors it takes over.
+        algo: whose tensors it takes over.
         threads: most threads of an update; the result depends on their number by rounding, not on their timing.
     """
+
+    squashed: bool
 
     def __init__(self, algo: Any, threads: int) -> None:
         self._algo = algo
         c, policy = algo.config, algo.policy
         d, k = policy.obs_dim, policy.num_outputs
-        actor_plan = Plan((d, *c.hidden_sizes, 2 * k), c.activation)
+        actor_plan = Plan((d, *c.hidden_sizes, 2 * k if self.squashed else k), c.activation)
         critic_plan = Plan((d + k, *c.hidden_sizes, 1), c.activation)
-        self.flops = flops(d, k, c.hidden_sizes, c.batch_size)
+        self.flops = flops(self.squashed, d, k, c.hidden_sizes, c.batch_size)
         wanted = threads if self.flops[0] >= PARALLEL_FLOPS else 1
         self._cuts = _cut(c.batch_size, wanted)
-        count = len(self._cuts) - 1
+        self.threads = count = len(self._cuts) - 1
         self._teams = {"critic": Team(count), "actor": Team(count)}
         self._actor = _Net(actor_plan, actor_plan.flat, count, False)
         self._critics = [_Net(critic_plan, stacked_index(critic_plan, 2, j), count, True) for j in range(2)]
         split = algo.split
-        self._actor_read = np.zeros(actor_plan.size, np.float32) if split else self._actor.weights
-        self._critics_read = [np.zeros(critic_plan.size, np.float32) if split else net.weights for net in self._critics]
-        self._turned_read = [
-            np.zeros(critic_plan.turned_size, np.float32) if split else net.turned for net in self._critics
-        ]
+        self._actor_read = _zeros(actor_plan.size) if split else self._actor.weights
+        self._critics_read = [_zeros(critic_plan.size) if split else net.weights for net in self._critics]
+        self._turned_read = [_zeros(critic_plan.turned_size) if split else net.turned for net in self._critics]
         self._work = {
-            part: [[np.zeros(plan.workspace_size, np.float32) for plan in (actor_plan, critic_plan, critic_plan)]
+            part: [[_zeros(plan.workspace_size) for plan in (actor_plan, critic_plan, critic_plan)]
                    for _ in range(count)] for part in ("critic", "actor")
         }  # fmt: skip
         for works in self._work.values():
@@ -114,10 +135,9 @@ class FusedSAC:
                 (p, w) for three in works for p, w in zip((actor_plan, critic_plan, critic_plan), three)
             ):
                 work[plan.workspace["one"]] = 1.0
-        self._zero = np.zeros(max(LANES, k), np.float32)
-        self._critic_chunks, self._actor_chunks = kernels.make_chunks(actor_plan, critic_plan, k)
+        self._zero = _zeros(max(LANES, k))
+        self._critic_chunks, self._actor_chunks = kernels.make_chunks(actor_plan, critic_plan, k, self.squashed)
         self._turn_actor, self._turn_critic = kernels.make_turn(actor_plan), kernels.make_turn(critic_plan)
-        self._alpha = _Scalar(algo.alpha_optimizer)
         self._no_target = np.zeros(0, np.float32)
         self._dirty = {"actor": False, "critic": False}
         self.pull()
@@ -170,44 +190,45 @@ class FusedSAC:
 
     # --- updates -------------------------------------------------------------------------------------------------------
 
-    def critic(self, replay: Any, index: Tensor, noise: Tensor, committed: int) -> dict[str, float]:
-        """The step of the critics and of their targets; see `SAC.critic_update`."""
+    def _critic(self, replay: Any, index: Tensor, noise: Tensor, committed: int, actor: np.ndarray, knobs: list[float],
+                tau: float) -> dict[str, float]:  # fmt: skip
+        """The step of the critics and of their targets, which follow by `tau`; `actor` holds the weights that choose the next
+        actions, `knobs` the last of `kernels.KNOBS`."""
         algo, c = self._algo, self._algo.config
         batch = len(index)
-        knobs = np.array([c.gamma, c.n_step, committed, math.exp(algo._alpha_read.item()), 1.0 / batch])
+        alpha, *more = knobs
+        numbers = np.array([c.gamma, c.n_step, committed, alpha, 1.0 / batch, *more])
         rows, noise_rows, norm = index.numpy(), noise.numpy(), _norm(algo._actor_read)
         data = replay.data.numpy().reshape(-1, replay.data.shape[-1])
         one, two = self._critics
-        sums = np.zeros((self._teams["critic"].count, kernels.CRITIC_SUMS))
+        sums = np.zeros((self.threads, kernels.CRITIC_SUMS))
 
         def work(thread: int) -> None:
             self._critic_chunks(
                 self._cuts[thread], self._cuts[thread + 1], rows, data, replay.steps, replay.num_envs, noise_rows, norm,
-                knobs,
-                self._actor_read, one.weights, two.weights, one.target, two.target, one.turned, two.turned,
+                numbers, actor, one.weights, two.weights, one.target, two.target, one.turned, two.turned,
                 one.grads[thread], two.grads[thread], *self._work["critic"][thread], sums[thread],
             )  # fmt: skip
 
         self._run("critic", work, self._critic_chunks)
-        norm_value = self._step(self._critics, algo.critic_optimizer, c.tau, self._turn_critic)
+        norm_value = self._step(self._critics, algo.critic_optimizer, tau, self._turn_critic)
         self._dirty["critic"] = True
         errors, values = sums.sum(0)
         found = {"critic_loss": 0.5 * errors / batch, "q_value": 0.5 * values / batch}
         return found | {"critic_grad_norm": norm_value}
 
-    def actor(self, replay: Any, index: Tensor, noise: Tensor) -> dict[str, float]:
-        """The step of the actor and of the entropy coefficient; see `SAC.actor_update`."""
-        algo = self._algo
-        batch, alpha = len(index), math.exp(algo.log_alpha.item())
-        knobs = np.array([0.0, 0.0, 0.0, alpha, 1.0 / batch])
+    def _ascend(self, replay: Any, index: Tensor, noise: Tensor, alpha: float) -> tuple[float, float, float]:
+        """The step of the actor: (minus the mean value, mean log-prob, norm of the gradient)."""
+        algo, batch = self._algo, len(index)
+        numbers = np.array([0.0, 0.0, 0.0, alpha, 1.0 / batch, 0.0, 0.0])
         rows, noise_rows, norm = index.numpy(), noise.numpy(), _norm(algo.policy)
         data = replay.data.numpy().reshape(-1, replay.data.shape[-1])
         net = self._actor
-        sums = np.zeros((self._teams["actor"].count, kernels.ACTOR_SUMS))
+        sums = np.zeros((self.threads, kernels.ACTOR_SUMS))
 
         def work(thread: int) -> None:
             self._actor_chunks(
-                self._cuts[thread], self._cuts[thread + 1], rows, data, noise_rows, norm, knobs, net.weights,
+                self._cuts[thread], self._cuts[thread + 1], rows, data, noise_rows, norm, numbers, net.weights,
                 *self._critics_read, net.turned, *self._turned_read, net.grads[thread], *self._work["actor"][thread],
                 self._zero, sums[thread],
             )  # fmt: skip
@@ -216,10 +237,7 @@ class FusedSAC:
         norm_value = self._step([net], algo.actor_optimizer, 0.0, self._turn_actor)
         self._dirty["actor"] = True
         values, log_probs = sums.sum(0) / batch
-        if algo.learns_alpha:
-            self._alpha.step(-alpha * (log_probs + algo.target_entropy), algo.learning_rate)
-        found = {"actor_loss": alpha * log_probs + values, "entropy": -log_probs, "ent_coef": alpha}
-        return found | {"actor_grad_norm": norm_value}
+        return values, log_probs, norm_value
 
     def _run(self, part: str, work: Any, kernel: Any) -> None:
         team = self._teams[part]
@@ -241,6 +259,7 @@ class FusedSAC:
             optimizer.skipped += 1
             for net in nets:
                 net.grads[0].fill(0.0)
+                kernels.follow(net.target, net.weights, np.float32(tau))
             return norm
         optimizer.steps += 1
         steps = float(optimizer.steps)
@@ -255,6 +274,65 @@ class FusedSAC:
         return norm
 
 
+class FusedSAC(_Fused):
+    """The native twin of `SAC._critic_step` and `SAC._actor_step`; see `_Fused`."""
+
+    squashed = True
+
+    def __init__(self, algo: Any, threads: int) -> None:
+        super().__init__(algo, threads)
+        self._alpha = _Scalar(algo.alpha_optimizer)
+
+    def critic(self, replay: Any, index: Tensor, noise: Tensor, committed: int) -> dict[str, float]:
+        """The step of the critics and of their targets; see `ActorCritic.critic_update`."""
+        algo = self._algo
+        alpha = math.exp(algo._alpha_read.item())
+        return self._critic(replay, index, noise, committed, self._actor_read, [alpha, 0.0, 0.0], algo.config.tau)
+
+    def actor(self, replay: Any, index: Tensor, noise: Tensor) -> dict[str, float]:
+        """The step of the actor and of the entropy coefficient; see `ActorCritic.actor_update`."""
+        algo = self._algo
+        alpha = math.exp(algo.log_alpha.item())
+        values, log_probs, norm = self._ascend(replay, index, noise, alpha)
+        if algo.learns_alpha:
+            self._alpha.step(-alpha * (log_probs + algo.target_entropy), algo.learning_rate)
+        found = {"actor_loss": alpha * log_probs + values, "entropy": -log_probs, "ent_coef": alpha}
+        return found | {"actor_grad_norm": norm}
+
+
+class FusedTD3(_Fused):
+    """The native twin of `TD3._critic_step` and `TD3._actor_step`; see `_Fused`."""
+
+    squashed = False
+
+    def pull(self) -> None:
+        """Take everything over from the algorithm's tensors."""
+        super().pull()
+        self._target_actor = _zeros(self._actor.plan.size)
+        self._actor.pull(self._target_actor, self._algo.target_policy.flat)
+
+    def push_critics(self) -> None:
+        """The critics, their moments and all targets into the algorithm's tensors."""
+        if self._dirty["critic"]:
+            self._actor.push(self._target_actor, self._algo.target_policy.flat)
+        super().push_critics()
+
+    def critic(self, replay: Any, index: Tensor, noise: Tensor, committed: int) -> dict[str, float]:
+        """The step of the critics and, when they are due, of all targets; see `ActorCritic.critic_update`."""
+        c = self._algo.config
+        tau = c.tau if (self._algo.version + 1) % c.policy_delay == 0 else 0.0
+        knobs = [0.0, c.target_noise, c.target_clip]
+        found = self._critic(replay, index, noise, committed, self._target_actor, knobs, tau)
+        if tau:
+            kernels.follow(self._target_actor, self._actor_read, np.float32(tau))
+        return found
+
+    def actor(self, replay: Any, index: Tensor, noise: Tensor) -> dict[str, float]:
+        """The step of the actor; see `ActorCritic.actor_update`."""
+        values, _, norm = self._ascend(replay, index, noise, 0.0)
+        return {"actor_loss": values, "actor_grad_norm": norm}
+
+
 def stacked_index(plan: Plan, count: int, which: int) -> np.ndarray:
     """`plan.flat` of network number `which` in the flat buffer of a `learners.stacked.StackedMLP` of `count` of them."""
     places, base = [], 0
@@ -263,6 +341,11 @@ def stacked_index(plan: Plan, count: int, which: int) -> np.ndarray:
             places.append(base + which * size + np.arange(size))
             base += count * size
     return np.concatenate(places)[plan.flat]
+
+
+def _zeros(*shape: int) -> np.ndarray:
+    """float32 zeros that begin at a cache line: a vector that straddles two takes twice as long to load."""
+    return aligned_zeros(shape, np.dtype(np.float32))
 
 
 def _cut(batch: int, threads: int) -> list[int]:

@@ -1,7 +1,8 @@
-"""The numba side of `learners.native.offpolicy`: gather, targets, forward and backward passes of SAC over chunks of rows.
+"""The numba side of `learners.native.offpolicy`: gather, targets, forward and backward passes of SAC and TD3 over chunks of
+rows.
 
 Rows go through all networks in chunks of ROWS, whose activations stay in the second-level cache. The formulas are those of
-`learners.sac` and `learners.actors`, differentiated by hand.
+`learners.sac`, `learners.td3` and `learners.actors`, differentiated by hand.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from learners.optim import BETA1, BETA2
 
 _REAL = np.dtype(np.float32)
 # What a kernel is told as numbers, and what it adds up.
-KNOBS = ("gamma", "n_step", "committed", "alpha", "scale")
+KNOBS = ("gamma", "n_step", "committed", "alpha", "scale", "target_noise", "target_clip")
 CRITIC_SUMS, ACTOR_SUMS = 2, 2  # squared errors, values; minus the smallest value, log-probs
 
 
@@ -107,6 +108,27 @@ def _draw_lines(plan: Plan, source: Source, k: int, keep: bool) -> list[str]:
     return [*lines, f"    _st_log_prob({log_prob}, r, total)"]
 
 
+def _smooth_lines(plan: Plan, source: Source, k: int) -> list[str]:
+    """From z and noise to TD3's smoothed actions in work("action"); log-probs are zero."""
+    lines = ["deviation, limit = _f32(knobs[5]), _f32(knobs[6])", "for r in range(rows):"]
+    for j in range(k):
+        at = f"{j * ROWS} + r"
+        lines += [
+            f"    n = min(max(deviation * _ld_noise(noise, (first + r) * {k} + {j}), -limit), limit)",
+            f"    _st_action({source.work('action')}, {at}, min(max(_tanh(_ld_z({source.work('z')}, {at})) + n, -_1), _1))",
+        ]
+    return [*lines, f"    _st_log_prob({source.work('log_prob')}, r, _0)"]
+
+
+def _tanh_lines(plan: Plan, source: Source, k: int) -> list[str]:
+    """From z to actions in work("action"), without noise."""
+    lines = ["for r in range(rows):"]
+    for j in range(k):
+        at = f"{j * ROWS} + r"
+        lines.append(f"    _st_action({source.work('action')}, {at}, _tanh(_ld_z({source.work('z')}, {at})))")
+    return [*lines, f"    _st_log_prob({source.work('log_prob')}, r, _0)"]
+
+
 def _names() -> dict[str, Any]:
     names: dict[str, Any] = {
         "_0": f32(0), "_1": f32(1), "_2": f32(2), "_HALF": f32(0.5), "_LOW": f32(LOG_STD_MIN), "_f32": f32,
@@ -159,8 +181,14 @@ def make_gather(obs_dim: int, actions: int, width: int) -> Any:
     return gather
 
 
-def make_chunks(actor: Plan, critic: Plan, actions: int) -> tuple[Any, Any]:
-    """(critic_chunks, actor_chunks); see their comments below."""
+def make_chunks(actor: Plan, critic: Plan, actions: int, squashed: bool) -> tuple[Any, Any]:
+    """(critic_chunks, actor_chunks); see their comments below.
+
+    Args:
+        actions: numbers of one action.
+        squashed: SAC's squashed Gaussian, whose actor climbs the smaller of both values; else TD3's tanh, whose targets are
+            smoothed by noise and whose actor climbs the first critic's value.
+    """
     k, d = actions, actor.obs_dim
     names = _names()
     source, critic_source = Source(actor), CriticSource(critic)
@@ -175,8 +203,10 @@ def make_chunks(actor: Plan, critic: Plan, actions: int) -> tuple[Any, Any]:
         more = {**one.names, "_add_sums": make_add_sums()}
         passes[name] = _function(f"def {name}(rows, work, weights, turned, grad, zero, out):", lines, more)
     every = names
-    draw = _function("def draw(first, rows, work, noise):", _draw_lines(actor, source, k, False), every)
-    draw_kept = _function("def draw_kept(first, rows, work, noise):", _draw_lines(actor, source, k, True), every)
+    following = _draw_lines(actor, source, k, False) if squashed else _smooth_lines(actor, source, k)
+    own = _draw_lines(actor, source, k, True) if squashed else _tanh_lines(actor, source, k)
+    draw = _function("def draw(first, rows, work, noise, knobs):", following, every)
+    draw_kept = _function("def draw_kept(first, rows, work, noise):", own, every)
     gather = make_gather(d, k, 2 * d + k + 3)
     action, log_prob = actor.workspace["action"], actor.workspace["log_prob"]
     row_a, row_b = actor.workspace["row_a"], actor.workspace["row_b"]
@@ -207,7 +237,7 @@ def make_chunks(actor: Plan, critic: Plan, actions: int) -> tuple[Any, Any]:
                 first, rows, index, data, steps, num_envs, norm, gamma, n_step, committed, x, cx, fx, reward, discount
             )
             actor_forward(rows, work.ctypes.data, actor_weights.ctypes.data, 0, 0, 0, 0)
-            draw(first, rows, work.ctypes.data, noise.ctypes.data)
+            draw(first, rows, work.ctypes.data, noise.ctypes.data, knobs)
             for j in range(k):
                 for r in range(rows):
                     fx[r, d + j] = work[action + j * ROWS + r]
@@ -265,28 +295,36 @@ def make_chunks(actor: Plan, critic: Plan, actions: int) -> tuple[Any, Any]:
                     cx0[r, d + j] = value
                     cx1[r, d + j] = value
             critic_forward(rows, work0.ctypes.data, weights0.ctypes.data, 0, 0, 0, 0)
-            critic_forward(rows, work1.ctypes.data, weights1.ctypes.data, 0, 0, 0, 0)
             value_sum, log_prob_sum = f32(0.0), f32(0.0)
-            for r in range(rows):
-                value0, value1 = work0[z + r], work1[z + r]
-                # Of equal values the first counts, as in torch's min.
-                work0[dz + r] = -scale if value0 <= value1 else f32(0.0)
-                work1[dz + r] = f32(0.0) if value0 <= value1 else -scale
-                value_sum -= min(value0, value1)
-                log_prob_sum += work[log_prob + r]
+            if squashed:
+                critic_forward(rows, work1.ctypes.data, weights1.ctypes.data, 0, 0, 0, 0)
+                for r in range(rows):
+                    value0, value1 = work0[z + r], work1[z + r]
+                    # Of equal values the first counts, as in torch's min.
+                    work0[dz + r] = -scale if value0 <= value1 else f32(0.0)
+                    work1[dz + r] = f32(0.0) if value0 <= value1 else -scale
+                    value_sum -= min(value0, value1)
+                    log_prob_sum += work[log_prob + r]
+                critic_deltas(rows, work1.ctypes.data, weights1.ctypes.data, turned1.ctypes.data, 0, zero.ctypes.data,
+                              slope1.ctypes.data)  # fmt: skip
+            else:
+                for r in range(rows):
+                    work0[dz + r] = -scale
+                    value_sum -= work0[z + r]
             sums[0] += value_sum
             sums[1] += log_prob_sum
             critic_deltas(rows, work0.ctypes.data, weights0.ctypes.data, turned0.ctypes.data, 0, zero.ctypes.data,
                           slope0.ctypes.data)  # fmt: skip
-            critic_deltas(rows, work1.ctypes.data, weights1.ctypes.data, turned1.ctypes.data, 0, zero.ctypes.data,
-                          slope1.ctypes.data)  # fmt: skip
             for j in range(k):
                 for r in range(rows):
                     at, raw = j * ROWS + r, (k + j) * ROWS + r
                     a = work[action + at]
-                    du = (slope0[at] + slope1[at]) * (f32(1.0) - a * a) + alpha * scale * f32(2.0) * a
+                    if squashed:
+                        du = (slope0[at] + slope1[at]) * (f32(1.0) - a * a) + alpha * scale * f32(2.0) * a
+                        work[actor_dz + raw] = (du * work[actor_z + at] - alpha * scale) * work[actor_z + raw]
+                    else:
+                        du = slope0[at] * (f32(1.0) - a * a)
                     work[actor_dz + at] = du
-                    work[actor_dz + raw] = (du * work[actor_z + at] - alpha * scale) * work[actor_z + raw]
             actor_backward(rows, work.ctypes.data, actor_weights.ctypes.data, actor_turned.ctypes.data, grad.ctypes.data,
                            0, 0)  # fmt: skip
             first += rows
@@ -304,14 +342,6 @@ def make_turn(plan: Plan) -> Any:
         turn(weights.ctypes.data, turned.ctypes.data)
 
     return cached(turn_all)
-
-
-@cached
-@numba.njit(**STRICT)
-def unpack(packed, flat, packed_index, flat_index):
-    """flat[flat_index] = packed[packed_index]"""
-    for k in range(flat_index.size):
-        flat[flat_index[k]] = packed[packed_index[k]]
 
 
 @cached
@@ -344,5 +374,13 @@ def adam_step(weights, grad, m, v, target, clip, step_size, correction, eps, tau
         v[i] = v_i
         weights[i] -= step_size * m_i / (np.sqrt(v_i * correction) + eps)
         grad[i] = f32(0.0)
+    for i in range(target.size):
+        target[i] += tau * (weights[i] - target[i])
+
+
+@cached
+@numba.njit(**STRICT)
+def follow(target, weights, tau):
+    """target += tau (weights - target)"""
     for i in range(target.size):
         target[i] += tau * (weights[i] - target[i])

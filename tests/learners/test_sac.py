@@ -44,7 +44,7 @@ SMALL = {"num_envs": 4, "num_steps": 4, "batch_size": 32, "hidden_sizes": (16, 1
 
 def make(algo, engine="torch", **settings):
     cls = compat.algorithm(algo)
-    values = {**SMALL, **({"engine": engine} if algo == "sac" else {}), **settings}
+    values = {**SMALL, **({} if algo == "dqn" else {"engine": engine}), **settings}
     return cls(make_config(cls.config_class, values), OBS, CHOICE if algo == "dqn" else ACTION, seed=3)
 
 
@@ -355,6 +355,29 @@ def test_native_updates_are_those_of_torch(options):
         assert torch.allclose(a[name]["v"], b[name]["v"], rtol=1e-2, atol=1e-9)
 
 
+@pytest.mark.parametrize("options", [{}, {"norm_obs": True, "n_step": 2, "policy_delay": 1, "batch_size": 80}], ids=str)
+@pytest.mark.parametrize("split", [False, True])
+def test_native_updates_of_td3_are_those_of_torch(options, split):
+    replay = filled()
+    config = make_config(TD3Config, {**SMALL, "learning_rate": 3e-3, "tau": 0.05, "engine": "fused", **options})
+    native = TD3(config, OBS, ACTION, seed=3, split=split)
+    torch_ = TD3(dataclasses.replace(config, engine="torch"), OBS, ACTION, seed=3, split=split)
+    assert (native.engine, torch_.engine) == ("fused", "torch")
+    begin = native.target_policy.flat.clone()
+    for algo in (native, torch_):
+        algo.observe(replay.begin())
+    for _ in range(8):
+        found, expected = native.update(replay), torch_.update(replay)
+    assert expected.keys() == found.keys()
+    for name in expected:
+        assert float(found[name]) == pytest.approx(float(expected[name]), rel=2e-3, abs=2e-5), name
+    a, b = native.state_dict(), torch_.state_dict()
+    assert not torch.allclose(begin, native.target_policy.flat, atol=1e-4)
+    for name in ("policy", "critics", "targets", "target_policy"):
+        for key in a[name]:
+            assert torch.allclose(a[name][key], b[name][key], atol=2e-5), (name, key)
+
+
 def test_native_updates_on_two_threads_are_those_of_one(monkeypatch):
     from learners.native import offpolicy
 
@@ -374,9 +397,15 @@ def test_native_updates_on_two_threads_are_those_of_one(monkeypatch):
 def test_a_gradient_that_is_not_finite_is_skipped_natively_as_well():
     replay = filled()
     replay.reward.fill_(float("inf"))
+    targets = []
     for engine in ("torch", "fused"):
-        algo = make("sac", engine)
+        algo = make("sac", engine, tau=0.5)
         before = algo.critics.flat.clone()
+        algo.targets.flat.zero_()
+        algo.load_state_dict(algo.state_dict())
         algo.critic_update(replay)
         algo.push_critics()
         assert torch.equal(algo.critics.flat, before) and algo.critic_optimizer.skipped == 1
+        targets.append(algo.targets.flat.clone())
+    # The targets follow all the same.
+    assert torch.equal(*targets) and torch.equal(targets[0], 0.5 * before)
