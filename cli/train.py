@@ -25,7 +25,8 @@ RUNS = Path("runs")
     default="sync",
     show_default=True,
     help="Who collects and learns when: sync (in turns), hts (at the same time, rows one update old, reproducible to the "
-    "bit), async (nobody waits), spreeze (sac, td3 and dqn: every part at its own pace), or auto, which measures sync and hts.",
+    "bit), async (nobody waits), spreeze (sac, td3 and dqn: every part at its own pace), or auto, which measures sync and "
+    "hts.",
 )
 @click.option(
     "--env-backend",

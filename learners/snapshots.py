@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from learners.fence import Fence
 from learners.networks import Policy
 
 
@@ -70,8 +71,8 @@ class Leases:
     A copy that somebody has leased is never written to; when all are in use another is made.
     """
 
-    def __init__(self, policy: Policy, version: int, device: torch.device | str) -> None:
-        self._policy, self._device = policy, device
+    def __init__(self, policy: Policy, version: int, device: torch.device | str, fence: Fence | None = None) -> None:
+        self._policy, self._device, self._fence = policy, device, fence or Fence()
         self._lock = threading.Lock()
         self._copies: list[Policy] = []
         self._readers: dict[int, int] = {}  # id of a copy -> how many read it
@@ -85,14 +86,14 @@ class Leases:
         with self._lock:
             newest = self._newest[0] if self._newest else None
             free = [copy for copy in self._copies if copy is not newest and not self._readers.get(id(copy))]
-        if free:
-            copy = free[0]
-            pairs = zip(copy.acting_tensors(), self._policy.acting_tensors(), strict=True)
-            for target, source in pairs:
-                target.copy_(source)
-        else:
-            copy = self._policy.copy_on(self._device)
-            self._copies.append(copy)
+        with self._fence.work():  # whoever leases it next may read on any stream
+            if free:
+                copy = free[0]
+                for target, source in zip(copy.acting_tensors(), self._policy.acting_tensors(), strict=True):
+                    target.copy_(source)
+            else:
+                copy = self._policy.copy_on(self._device)
+                self._copies.append(copy)
         self.nbytes += sum(tensor.nbytes for tensor in copy.acting_tensors())
         with self._lock:
             self._newest = copy, version

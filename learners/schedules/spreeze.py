@@ -16,7 +16,6 @@ the weights depend on the seed alone.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -86,9 +85,9 @@ class SpreezeSchedule:
         self.collector = self.loop.collector
         if own.split and not algo.has_actor:
             raise ConfigError(f"{type(algo).__name__.lower()} has no actor to split from its critic; leave split out")
-        self.weights = Leases(algo.policy, algo.version, algo.policy.device)
         self._cores = CoreSplit(own.sampler_cores) if own.sampler_cores else None
-        self._fence = Fence(algo.device)
+        self._fence = Fence(algo.device, algo.policy.device)
+        self.weights = Leases(algo.policy, algo.version, algo.policy.device, self._fence)
         self._parts: Parts | None = None
         self._limit = config.total_steps
         self._in_flight = False  # a horizon is being collected
@@ -227,8 +226,9 @@ class SpreezeSchedule:
         if self.own.deterministic:
             self._round(parts)
         else:
-            until = time.perf_counter() + self.own.slice_seconds
-            parts.wait(self._complete, until - time.perf_counter())
+            parts.wait(self._complete, self.own.slice_seconds)
+            if self._done_collecting():  # what is owed at the end is a horizon's worth or two
+                parts.wait(self._complete)
         with parts.lock:
             found = self.loop.take()
             metrics, self._metrics = self._metrics, {}
