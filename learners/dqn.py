@@ -7,18 +7,20 @@ import dataclasses
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
 from gpuenvs.errors import ConfigError
 from learners.actors import QPolicy
 from learners.collectors import COLLECTORS
+from learners.compiled import COMPILE, Loss
 from learners.config import option, validate
 from learners.critics import follow
 from learners.distributed import Group
 from learners.networks import cloned_state
-from learners.off_policy import SCALINGS, Metrics, module_gradient, scaled_rate
+from learners.off_policy import SCALINGS, Metrics, scaled_rate
 from learners.optim import FlatAdam
-from learners.replay import Block, Replay
+from learners.replay import Block, Replay, Sample
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +52,11 @@ class DQNConfig:
     adam_eps: float = option(1e-8, "Adam's epsilon", gt=0)
     collector: str = option(
         "auto", "how experience is collected: one fused kernel, or step by step", choices=COLLECTORS
+    )
+    compile: str = option(
+        "off",
+        "PyTorch's operations by torch.compile, after a check; graphs records them as CUDA graphs too",
+        choices=COMPILE,
     )
     noise_correlation: float = option(0.0, "must be 0: discrete noise is not correlated", ge=0, le=0)
 
@@ -97,6 +104,7 @@ class DQN:
         )  # fmt: skip
         self.target = self.policy.copy_on(self.device)
         self.optimizer = FlatAdam(self.policy.flat, config.adam_eps)
+        self._gradient = Loss(self._objective, self.policy, config.compile)
         self.version = 0
 
     @property
@@ -108,25 +116,23 @@ class DQN:
         """One step of the network, one of the target towards it; returns 0-d tensors."""
         c, committed = self.config, replay.committed
         index = replay.draw(self.seed, self.version, c.batch_size, committed)
-        sample = replay.sample(index, c.n_step, c.gamma, committed)
-        with torch.no_grad():
-            following = self.policy.features(sample.next_obs)
-            ahead = self.target.outputs(following)
-            chosen = (self.policy.outputs(following) if c.double else ahead).argmax(-1, keepdim=True)
-            goal = sample.reward + sample.discount * ahead.gather(1, chosen).squeeze(1)
-        values = self.policy.outputs(self.policy.features(sample.obs))
-        value = values.gather(1, sample.action.long()).squeeze(1)
-        loss = smooth_l1_loss(value, goal)
-        norm = self.optimizer.step(module_gradient(loss, self.policy), self.learning_rate, c.max_grad_norm)
+        loss, value, grad = self._gradient(replay.sample(index, c.n_step, c.gamma, committed))
+        norm = self.optimizer.step(grad, self.learning_rate, c.max_grad_norm)
         follow(self.target.flat, self.policy.flat, c.tau)
         self.version += 1
         self.policy.epsilon.fill_(self.epsilon)
-        return {
-            "critic_loss": loss.detach(),
-            "q_value": value.detach().mean(),
-            "critic_grad_norm": norm,
-            "epsilon": self.epsilon,
-        }
+        return {"critic_loss": loss, "q_value": value.mean(), "critic_grad_norm": norm, "epsilon": self.epsilon}
+
+    def _objective(self, sample: Sample) -> tuple[Tensor, Tensor]:
+        """(loss, values of the actions taken)."""
+        with torch.no_grad():
+            following = self.policy.features(sample.next_obs)
+            ahead = self.target.outputs(following)
+            chosen = (self.policy.outputs(following) if self.config.double else ahead).argmax(-1, keepdim=True)
+            goal = sample.reward + sample.discount * ahead.gather(1, chosen).squeeze(1)
+        values = self.policy.outputs(self.policy.features(sample.obs))
+        value = values.gather(1, sample.action.long()).squeeze(1)
+        return smooth_l1_loss(value, goal), value
 
     @property
     def epsilon(self) -> float:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gpuenvs.errors import ConfigError
+from learners.compiled import Loss
 from learners.critics import Critics, least, of_least, project
 from learners.distributed import Group
 from learners.draws import normals
@@ -92,6 +93,12 @@ class ActorCritic:
         self._actor_read = self.policy.copy_on(self.device) if self.split else self.policy
         self._critics_read = self.critics.copy_on(self.actor_device) if self.split else self.critics
         self._to_critics, self._to_actor = Handover(self.device), Handover(self.actor_device)
+        if c.compile == "graphs" and self.split:
+            raise ConfigError(
+                "compile=graphs needs actor and critics on one device and thread: leave split out, or use on"
+            )
+        self._critic_gradient = Loss(self._critic_objective, self.critics, c.compile)
+        self._actor_gradient = Loss(self._actor_objective, self.policy, c.compile)
         self._native: Any = None
 
     @property
@@ -104,7 +111,15 @@ class ActorCritic:
     def _make_policy(self, observation_space: Any, action_space: Any) -> Any:
         raise NotImplementedError
 
+    def _critic_objective(self, sample: Sample, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(loss, values of both critics)."""
+        raise NotImplementedError
+
     def _critic_step(self, sample: Sample, noise: Tensor) -> Metrics:
+        raise NotImplementedError
+
+    def _actor_objective(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(loss, figures of each row)."""
         raise NotImplementedError
 
     def _actor_step(self, obs: Tensor, noise: Tensor) -> Metrics:
@@ -273,11 +288,6 @@ class ActorCritic:
                 target.copy_(source)
         if self._native is not None:
             self._native.pull()
-
-
-def module_gradient(loss: Tensor, module: nn.Module) -> Tensor:
-    """d loss / d all parameters of `module`, in the order of its flat buffer."""
-    return torch.cat([grad.reshape(-1) for grad in torch.autograd.grad(loss, list(module.parameters()))])
 
 
 def _statistics(policy: Any) -> list[Tensor]:

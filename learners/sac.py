@@ -16,10 +16,11 @@ from torch import Tensor
 from gpuenvs.errors import ConfigError
 from learners.actors import SquashedPolicy
 from learners.collectors import COLLECTORS
+from learners.compiled import COMPILE
 from learners.config import option, validate
 from learners.critics import follow, least
 from learners.native import ENGINES, offpolicy
-from learners.off_policy import SCALINGS, ActorCritic, Metrics, module_gradient
+from learners.off_policy import SCALINGS, ActorCritic, Metrics
 from learners.optim import FlatAdam
 from learners.replay import Sample
 
@@ -65,6 +66,11 @@ class SACConfig:
         "updates by fused native CPU kernels or PyTorch operations; auto is fused where it fits",
         choices=ENGINES,
     )
+    compile: str = option(
+        "off",
+        "PyTorch's operations by torch.compile, after a check; graphs records them as CUDA graphs too",
+        choices=COMPILE,
+    )
     noise_correlation: float = option(0.0, "correlation of the action noise of successive steps", ge=0, lt=1)
 
     def __post_init__(self) -> None:
@@ -106,32 +112,40 @@ class SAC(ActorCritic):
     def _sent_by_actor(self) -> tuple[list[Tensor], list[Tensor]]:
         return [self.policy.flat, self.log_alpha], [self._actor_read.flat, self._alpha_read]
 
-    def _critic_step(self, sample: Sample, noise: Tensor) -> Metrics:
-        actor, c = self._actor_read, self.config
+    def _critic_objective(self, sample: Sample, noise: Tensor) -> tuple[Tensor, Tensor]:
+        actor = self._actor_read
         with torch.no_grad():
             following = actor.features(sample.next_obs)
             action, log_prob = actor.draw(following, noise)
             bonus = -self._alpha_read.exp() * log_prob
-        loss, value = self._critic_loss(sample, actor.features(sample.obs), following, action, bonus)
-        norm = self.critic_optimizer.step(module_gradient(loss, self.critics), self.learning_rate, c.max_grad_norm)
+        return self._critic_loss(sample, actor.features(sample.obs), following, action, bonus)
+
+    def _critic_step(self, sample: Sample, noise: Tensor) -> Metrics:
+        c = self.config
+        loss, value, grad = self._critic_gradient(sample, noise)
+        norm = self.critic_optimizer.step(grad, self.learning_rate, c.max_grad_norm)
         follow(self.targets.flat, self.critics.flat, c.tau)
-        return {"critic_loss": loss.detach(), "q_value": value.mean(), "critic_grad_norm": norm}
+        return {"critic_loss": loss, "q_value": value.mean(), "critic_grad_norm": norm}
+
+    def _actor_objective(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.policy.features(obs)
+        action, log_prob = self.policy.draw(features, noise)
+        loss = (self.log_alpha.exp() * log_prob - least(self._critics_read(features, action))).mean()
+        return loss, log_prob
 
     def _actor_step(self, obs: Tensor, noise: Tensor) -> Metrics:
         c = self.config
-        features = self.policy.features(obs)
-        action, log_prob = self.policy.draw(features, noise)
+        loss, log_prob, grad = self._actor_gradient(obs, noise)
+        norm = self.actor_optimizer.step(grad, self.learning_rate, c.max_grad_norm)
         alpha = self.log_alpha.exp()
-        loss = (alpha * log_prob - least(self._critics_read(features, action))).mean()
-        norm = self.actor_optimizer.step(module_gradient(loss, self.policy), self.learning_rate, c.max_grad_norm)
         if self.learns_alpha:
             # d/d log_alpha of -alpha (log_prob + target_entropy)
-            slope = -alpha * (log_prob.detach().mean() + self.target_entropy)
+            slope = -alpha * (log_prob.mean() + self.target_entropy)
             self.alpha_optimizer.step(slope, self.learning_rate)
         return {
-            "actor_loss": loss.detach(),
-            "entropy": -log_prob.detach().mean(),
-            "ent_coef": alpha.detach()[0].clone(),
+            "actor_loss": loss,
+            "entropy": -log_prob.mean(),
+            "ent_coef": alpha[0].clone(),
             "actor_grad_norm": norm,
         }
 

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from gpuenvs.errors import ConfigError
 from learners.actors import TanhPolicy
 from learners.collectors import COLLECTORS
+from learners.compiled import COMPILE
 from learners.config import option, validate
 from learners.critics import follow
 from learners.native import ENGINES, offpolicy
-from learners.off_policy import SCALINGS, ActorCritic, Metrics, module_gradient
+from learners.off_policy import SCALINGS, ActorCritic, Metrics
 from learners.replay import Sample
 
 
@@ -62,6 +63,11 @@ class TD3Config:
         "updates by fused native CPU kernels or PyTorch operations; auto is fused where it fits",
         choices=ENGINES,
     )
+    compile: str = option(
+        "off",
+        "PyTorch's operations by torch.compile, after a check; graphs records them as CUDA graphs too",
+        choices=COMPILE,
+    )
     noise_correlation: float = option(0.0, "correlation of the action noise of successive steps", ge=0, lt=1)
 
     def __post_init__(self) -> None:
@@ -103,21 +109,28 @@ class TD3(ActorCritic):
         c = self.config
         return (action + (c.target_noise * noise).clamp(-c.target_clip, c.target_clip)).clamp(-1, 1)
 
-    def _critic_step(self, sample: Sample, noise: Tensor) -> Metrics:
-        actor, c = self._actor_read, self.config
+    def _critic_objective(self, sample: Sample, noise: Tensor) -> tuple[Tensor, Tensor]:
+        actor = self._actor_read
         with torch.no_grad():
             following = actor.features(sample.next_obs)
             action = self.smoothed(self.target_policy(following), noise)
-        loss, value = self._critic_loss(sample, actor.features(sample.obs), following, action, None)
-        norm = self.critic_optimizer.step(module_gradient(loss, self.critics), self.learning_rate, c.max_grad_norm)
+        return self._critic_loss(sample, actor.features(sample.obs), following, action, None)
+
+    def _critic_step(self, sample: Sample, noise: Tensor) -> Metrics:
+        c = self.config
+        loss, value, grad = self._critic_gradient(sample, noise)
+        norm = self.critic_optimizer.step(grad, self.learning_rate, c.max_grad_norm)
         if (self.version + 1) % c.policy_delay == 0:
             follow(self.targets.flat, self.critics.flat, c.tau)
-            follow(self.target_policy.flat, actor.flat, c.tau)
-        return {"critic_loss": loss.detach(), "q_value": value.mean(), "critic_grad_norm": norm}
+            follow(self.target_policy.flat, self._actor_read.flat, c.tau)
+        return {"critic_loss": loss, "q_value": value.mean(), "critic_grad_norm": norm}
+
+    def _actor_objective(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.policy.features(obs)
+        value = self._critics_read(features, self.policy(features))[0]
+        return -value.mean(), value
 
     def _actor_step(self, obs: Tensor, noise: Tensor) -> Metrics:
-        features = self.policy.features(obs)
-        loss = -self._critics_read(features, self.policy(features))[0].mean()
-        grad = module_gradient(loss, self.policy)
+        loss, _, grad = self._actor_gradient(obs, noise)
         norm = self.actor_optimizer.step(grad, self.learning_rate, self.config.max_grad_norm)
-        return {"actor_loss": loss.detach(), "actor_grad_norm": norm}
+        return {"actor_loss": loss, "actor_grad_norm": norm}

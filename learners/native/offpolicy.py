@@ -2,11 +2,11 @@
 
 Floor: with networks of P weights each, a row takes 2 P operations for every pass through one of them and 4 P for every full
 backward pass. An update of the critics makes five passes forward (actor, two targets, two critics) and two backward, one of
-SAC's actor three forward, one backward and two half ones; TD3's asks one critic only (`flops`). `python -m benchmarks.update_engine` measures against what
-the machine's own matrix product makes of as many operations.
+SAC's actor three forward, one backward and two half ones; TD3's asks one critic only (`flops`).
+`python -m benchmarks.update_engine` measures against what the machine's own matrix product makes of as many operations.
 
 Weights, moments and targets stay packed in the order that the kernels read; `pull` takes them over from the algorithm's
-tensors, `push` gives them back.
+tensors, `push_actor` and `push_critics` give them back.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ def misfit(algo: Any) -> str | None:
     c = algo.config
     if algo.device.type != "cpu" or algo.actor_device.type != "cpu":
         return "the native engine works on the CPU"
+    if c.compile != "off":
+        return f"compile={c.compile} is for PyTorch's operations"
     if c.layer_norm:
         return "there is no native layer_norm"
     if c.atoms > 1:

@@ -409,3 +409,52 @@ def test_a_gradient_that_is_not_finite_is_skipped_natively_as_well():
         targets.append(algo.targets.flat.clone())
     # The targets follow all the same.
     assert torch.equal(*targets) and torch.equal(targets[0], 0.5 * before)
+
+
+# --- torch.compile -----------------------------------------------------------------------------------------------------
+
+
+def test_a_compiled_loss_is_taken_after_its_check_and_not_otherwise(monkeypatch):
+    """A compiler that changes nothing is used; one that fails, or changes a gradient, is left with a warning."""
+
+    def weights(compiler, **settings):
+        monkeypatch.setattr(torch, "compile", compiler)
+        algo, replay = make("td3", **settings), filled()
+        for _ in range(4):
+            algo.update(replay)
+        return algo, torch.cat((algo.critics.flat, algo.policy.flat))
+
+    calls = []
+
+    def counted(function, **_):
+        return lambda *args: calls.append(1) or function(*args)
+
+    def wrong(function, **_):
+        def doubled(*args):
+            loss, figures = function(*args)
+            return loss + (loss - loss.detach()), figures  # the same loss with twice its gradient
+
+        return doubled
+
+    def failing(function, **_):
+        def compiled(*args):
+            raise RuntimeError("no compiler\nand a long story")
+
+        return compiled
+
+    _, expected = weights(counted)
+    assert not calls
+    algo, found = weights(counted, compile="on", engine="auto")
+    assert algo.engine == "torch" and len(calls) == 4 + 2 and torch.equal(found, expected)
+    for compiler, reason in ((wrong, "its gradient is another one"), (failing, "no compiler$")):
+        with pytest.warns(RuntimeWarning, match=f"torch.compile is left out: {reason}"):
+            algo, found = weights(compiler, compile="graphs", engine="auto")
+        assert algo._critic_gradient.compiled is None and torch.equal(found, expected)
+
+
+def test_compile_with_the_native_engine_or_graphs_with_a_split_are_one_line():
+    with pytest.raises(ConfigError, match="engine=fused: compile=on is for PyTorch's operations"):
+        make("sac", engine="fused", compile="on")
+    config = make_config(SACConfig, {**SMALL, "compile": "graphs"})
+    with pytest.raises(ConfigError, match="leave split out"):
+        SAC(config, OBS, ACTION, split=True)
