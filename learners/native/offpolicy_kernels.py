@@ -19,7 +19,7 @@ from gpuenvs.runtime.memory import make_load, make_store
 from gpuenvs.scalar import f32, log
 from learners.actors import LOG_STD_MAX, LOG_STD_MIN
 from learners.native.elementary import exp, square_sum
-from learners.native.heads import STRICT, make_add_sums
+from learners.native.heads import INLINED, INNER, STRICT, make_add_sums
 from learners.native.network import ROWS, Plan, Source
 from learners.native.vector import make_dots, transpose
 from learners.optim import BETA1, BETA2
@@ -63,13 +63,13 @@ class CriticSource(Source):
         return [f"_dots_{width}({self._hidden(0, 'd')}, {width}, {weight}, {zero}, {out}, {ROWS}, rows, {actions})"]
 
 
-def _function(head: str, lines: list[str], names: dict[str, Any]) -> Any:
+def _function(head: str, lines: list[str], names: dict[str, Any], options: dict[str, Any]) -> Any:
     text = "\n".join([head, *(f"    {line}" for line in lines or ["pass"])])
     name = head.removeprefix("def ").partition("(")[0]
-    return numba.njit(**STRICT)(define(name, text, names, "learners.native"))
+    return numba.njit(**options)(define(name, text, names, "learners.native"))
 
 
-@numba.njit(**STRICT)
+@numba.njit(**INNER)
 def _tanh(x):
     """float32 tanh within 3 ulp of 1, without a branch that keeps a loop from being a vector loop."""
     e = exp(f32(-2.0) * abs(x))
@@ -77,7 +77,7 @@ def _tanh(x):
     return t if x >= f32(0.0) else -t
 
 
-@numba.njit(**STRICT)
+@numba.njit(**INNER)
 def _log_jacobian(u):
     """log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u))."""
     magnitude = abs(u)
@@ -151,7 +151,7 @@ def make_gather(obs_dim: int, actions: int, width: int) -> Any:
     d, k = obs_dim, actions
     at_next, at_reward = d + k, 2 * d + k
 
-    @numba.njit(**STRICT)
+    @numba.njit(**INNER)
     def gather(first, rows, index, data, steps, num_envs, norm, gamma, n_step, committed, x, cx, fx, reward, discount):
         count = steps * num_envs
         low, high = f32(-norm[2, 0]), f32(norm[2, 0])
@@ -201,12 +201,12 @@ def make_chunks(actor: Plan, critic: Plan, actions: int, squashed: bool) -> tupl
         ("critic_deltas", critic_source, critic_source.deltas() + critic_source.action_gradient(k, "zero", "out")),
     ):
         more = {**one.names, "_add_sums": make_add_sums()}
-        passes[name] = _function(f"def {name}(rows, work, weights, turned, grad, zero, out):", lines, more)
+        passes[name] = _function(f"def {name}(rows, work, weights, turned, grad, zero, out):", lines, more, INLINED)
     every = names
     following = _draw_lines(actor, source, k, False) if squashed else _smooth_lines(actor, source, k)
     own = _draw_lines(actor, source, k, True) if squashed else _tanh_lines(actor, source, k)
-    draw = _function("def draw(first, rows, work, noise, knobs):", following, every)
-    draw_kept = _function("def draw_kept(first, rows, work, noise):", own, every)
+    draw = _function("def draw(first, rows, work, noise, knobs):", following, every, INNER)
+    draw_kept = _function("def draw_kept(first, rows, work, noise):", own, every, INNER)
     gather = make_gather(d, k, 2 * d + k + 3)
     action, log_prob = actor.workspace["action"], actor.workspace["log_prob"]
     row_a, row_b = actor.workspace["row_a"], actor.workspace["row_b"]
@@ -335,7 +335,7 @@ def make_chunks(actor: Plan, critic: Plan, actions: int, squashed: bool) -> tupl
 def make_turn(plan: Plan) -> Any:
     """`turn(weights, turned)`: the transposed copies that a backward pass reads."""
     source = Source(plan)
-    turn = _function("def turn_lines(weights, turned):", source.turn(), {"_transpose": transpose})
+    turn = _function("def turn_lines(weights, turned):", source.turn(), {"_transpose": transpose}, INLINED)
 
     @numba.njit(**STRICT)
     def turn_all(weights, turned):
