@@ -141,15 +141,16 @@ def _names() -> dict[str, Any]:
 
 
 def make_gather(obs_dim: int, actions: int, width: int) -> Any:
-    """`gather(first, rows, index, data, steps, num_envs, norm, gamma, n_step, committed, x, following, cx, fx, reward,
+    """`gather(first, rows, index, data, steps, num_envs, norm, gamma, n_step, committed, x, cx, fx, reward,
     discount)`.
 
     Rows index[first:first + rows] of the records: normalised observations and actions into `cx` (rows, obs_dim + actions),
     normalised observations after up to n_step steps into `x` (rows, obs_dim) and `fx` (rows, obs_dim + actions), whose
-    actions come later; discounted rewards and what the value of the following state counts. Arrays, all but `index` float32.
+    actions come later; discounted rewards and what the value of the following state counts. Arrays, all but `index` float32,
+    written row after row as one-dimensional ones.
     """
     d, k = obs_dim, actions
-    at_next, at_reward = d + k, 2 * d + k
+    wide, at_next, at_reward = d + k, d + k, 2 * d + k
 
     @numba.njit(**INNER)
     def gather(first, rows, index, data, steps, num_envs, norm, gamma, n_step, committed, x, cx, fx, reward, discount):
@@ -158,9 +159,9 @@ def make_gather(obs_dim: int, actions: int, width: int) -> Any:
         for r in range(rows):
             i = index[first + r]
             for j in range(d):
-                cx[r, j] = min(max((data[i, j] - norm[0, j]) * norm[1, j], low), high)
+                cx[r * wide + j] = min(max((data[i, j] - norm[0, j]) * norm[1, j], low), high)
             for j in range(k):
-                cx[r, d + j] = data[i, d + j]
+                cx[r * wide + d + j] = data[i, d + j]
             total, power, row = data[i, at_reward], gamma, i
             left = (committed - 1 - i // num_envs) % steps
             ended = data[i, at_reward + 1] + data[i, at_reward + 2] > f32(0.0)
@@ -175,8 +176,8 @@ def make_gather(obs_dim: int, actions: int, width: int) -> Any:
             discount[r] = power * (f32(1.0) - data[row, at_reward + 1])
             for j in range(d):
                 value = min(max((data[row, at_next + j] - norm[0, j]) * norm[1, j], low), high)
-                x[r, j] = value
-                fx[r, j] = value
+                x[r * d + j] = value
+                fx[r * wide + j] = value
 
     return gather
 
@@ -224,11 +225,8 @@ def make_chunks(actor: Plan, critic: Plan, actions: int, squashed: bool) -> tupl
         # Gradients of rows start..stop are added to grad0 and grad1. work0 holds the critics' passes, work1 the targets'.
         gamma, alpha, scale = f32(knobs[0]), f32(knobs[3]), f32(knobs[4])
         n_step, committed = int(knobs[1]), int(knobs[2])
-        x, cx = (
-            work[actor_x : actor_x + ROWS * d].reshape(ROWS, d),
-            work0[critic_x : critic_x + ROWS * wide].reshape(ROWS, wide),
-        )
-        fx = work1[critic_x : critic_x + ROWS * wide].reshape(ROWS, wide)
+        x, cx = work[actor_x:], work0[critic_x:]
+        fx = work1[critic_x:]
         first = start
         while first < stop:
             rows = min(stop - first, ROWS)
@@ -240,7 +238,7 @@ def make_chunks(actor: Plan, critic: Plan, actions: int, squashed: bool) -> tupl
             draw(first, rows, work.ctypes.data, noise.ctypes.data, knobs)
             for j in range(k):
                 for r in range(rows):
-                    fx[r, d + j] = work[action + j * ROWS + r]
+                    fx[r * wide + d + j] = work[action + j * ROWS + r]
             critic_forward(rows, work1.ctypes.data, target0.ctypes.data, 0, 0, 0, 0)
             for r in range(rows):
                 work1[dz + r] = work1[z + r]
@@ -271,11 +269,8 @@ def make_chunks(actor: Plan, critic: Plan, actions: int, squashed: bool) -> tupl
         # The gradient of rows start..stop is added to grad.
         alpha, scale = f32(knobs[3]), f32(knobs[4])
         low, high = f32(-norm[2, 0]), f32(norm[2, 0])
-        x, cx0 = (
-            work[actor_x : actor_x + ROWS * d].reshape(ROWS, d),
-            work0[critic_x : critic_x + ROWS * wide].reshape(ROWS, wide),
-        )
-        cx1 = work1[critic_x : critic_x + ROWS * wide].reshape(ROWS, wide)
+        x, cx0 = work[actor_x:], work0[critic_x:]
+        cx1 = work1[critic_x:]
         slope0, slope1 = np.empty(k * ROWS, np.float32), np.empty(k * ROWS, np.float32)
         first = start
         while first < stop:
@@ -284,16 +279,16 @@ def make_chunks(actor: Plan, critic: Plan, actions: int, squashed: bool) -> tupl
                 i = index[first + r]
                 for j in range(d):
                     value = min(max((data[i, j] - norm[0, j]) * norm[1, j], low), high)
-                    x[r, j] = value
-                    cx0[r, j] = value
-                    cx1[r, j] = value
+                    x[r * d + j] = value
+                    cx0[r * wide + j] = value
+                    cx1[r * wide + j] = value
             actor_forward(rows, work.ctypes.data, actor_weights.ctypes.data, 0, 0, 0, 0)
             draw_kept(first, rows, work.ctypes.data, noise.ctypes.data)
             for j in range(k):
                 for r in range(rows):
                     value = work[action + j * ROWS + r]
-                    cx0[r, d + j] = value
-                    cx1[r, d + j] = value
+                    cx0[r * wide + d + j] = value
+                    cx1[r * wide + d + j] = value
             critic_forward(rows, work0.ctypes.data, weights0.ctypes.data, 0, 0, 0, 0)
             value_sum, log_prob_sum = f32(0.0), f32(0.0)
             if squashed:
