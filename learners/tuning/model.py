@@ -77,8 +77,8 @@ class Candidate:
 def off_policy(
     default: dict[str, Any], samplings: Sequence[Sampling], updatings: Sequence[Updating], fixed: Iterable[str] = ()
 ) -> list[Candidate]:
-    """The default, the best of the model, and the best with the batch at the knee or with the default's; the best first
-    after the default.
+    """The default, then, best first, what the model prefers to it: its best, and its best with the batch at the knee or with
+    the default's.
 
     Args:
         default: settings (`num_envs`, `num_steps`, `batch_size`, `update_to_data`, `total_steps`); both lists have them too.
@@ -135,7 +135,7 @@ def most_rows(default: dict[str, Any]) -> float:
 
 
 def on_policy(default: dict[str, Any], trainings: Sequence[Training], fixed: Iterable[str] = ()) -> list[Candidate]:
-    """The default, and other numbers of environments, best first."""
+    """The default, and the numbers of environments that the model prefers to it, best first."""
     rows0 = default["num_envs"] * default["num_steps"]
     timed = [
         (
@@ -187,7 +187,7 @@ def _named(default: dict[str, Any], own: float, timed: Iterable[tuple[float, dic
     candidates = [Candidate(DEFAULT)]
     for seconds, settings in sorted(timed, key=lambda entry: entry[0]):
         changed = {name: value for name, value in settings.items() if value != default[name]}
-        if changed.keys() - {"total_steps"}:
+        if changed.keys() - {"total_steps"} and seconds < own:
             name = " ".join(f"{key}={value:g}" for key, value in changed.items() if key != "total_steps")
             candidates.append(Candidate(name, changed, round(own / seconds, 3) if math.isfinite(own) else 1.0))
     return candidates

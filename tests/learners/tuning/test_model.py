@@ -89,7 +89,7 @@ def test_on_policy_rows_must_bring_speed():
     preset = {"num_envs": 64, "num_steps": 64, "total_steps": 1000}
     speeds = [Training(64, 64, 100.0), Training(128, 64, 160.0), Training(512, 64, 400.0), Training(32, 64, 90.0)]
     default, *others = on_policy(preset, speeds)
-    # Seconds: 2/100, 3/160, 9/400 and 1.5/90.
-    assert [candidate.settings for candidate in others] == [{"num_envs": 32}, {"num_envs": 128}, {"num_envs": 512}]
-    assert [candidate.speedup for candidate in others] == pytest.approx([1.2, 1.067, 0.889])
+    # Seconds: 2/100, 3/160, 9/400 and 1.5/90. The third is slower than the default: nobody tries it.
+    assert [candidate.settings for candidate in others] == [{"num_envs": 32}, {"num_envs": 128}]
+    assert [candidate.speedup for candidate in others] == pytest.approx([1.2, 1.067], abs=1e-3)
     assert on_policy(preset, speeds, {"num_envs"}) == [default]
