@@ -5,12 +5,12 @@ import pytest
 import gpuenvs
 from learners import compat
 from learners.config import make_config
-from learners.presets import ATARI, IMAGES, PRESETS, preset
+from learners.presets import ATARI, IMAGES, PRESETS, RUNNING, preset
 
 GAMES = [(f"ALE/{game}-v5", algo) for game in ("Pong", "Breakout", "Tennis") for algo in ("ppo", "a2c")]
 
 
-@pytest.mark.parametrize("env_id, algo", [*dict.fromkeys([*PRESETS, *GAMES])])
+@pytest.mark.parametrize("env_id, algo", [*dict.fromkeys([*PRESETS, *RUNNING, *GAMES])])
 def test_a_preset_is_a_valid_config_for_its_environment(env_id, algo):
     if (env_id, algo) not in GAMES:
         compat.check(algo, "sync", gpuenvs.get(env_id).action_space)
