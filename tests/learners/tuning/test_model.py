@@ -37,16 +37,16 @@ def test_growth_that_has_ended():
 
 
 def test_the_ratio_balances_data_and_updates():
-    """An update of 1 ms, a step of 10 us: sqrt(1 ms / 10 us) = 10 steps per update are best, 256 / 10 the ratio."""
+    """An update of 1 ms, a step of 10 us: sqrt(1/4 1 ms / 10 us) = 5 steps per update are best, 256 / 5 the ratio."""
     samplings = [Sampling(16, 1, 100_000.0)]
     default, found = off_policy(PRESET, samplings, [Updating(256, 256_000.0)])
     assert default.name == DEFAULT and default.settings == {}
-    assert found.settings["update_to_data"] == 25.6
+    assert found.settings["update_to_data"] == 51.2
     assert found.settings.keys() == {"update_to_data", "total_steps"}
-    # (1 + 1/1) (1 ms + 10 us) against (1 + 1/10) (1 ms + 100 us)
-    assert found.speedup == pytest.approx(2 * 1.01 / (1.1 * 1.1), abs=1e-3)
-    # 1.1 / 2 as many updates, each with ten times as many steps
-    assert found.settings["total_steps"] == 55_000
+    # (1 + 1/4) (1 ms + 10 us) against (1 + 1/20) (1 ms + 50 us)
+    assert found.speedup == pytest.approx(1.25 * 1.01 / (1.05 * 1.05), abs=1e-3)
+    # 1.05 / 1.25 as many updates, each with five times as many steps
+    assert found.settings["total_steps"] == 42_000
 
 
 def test_slow_sampling_keeps_the_preset_s_ratio():
@@ -66,7 +66,7 @@ def test_batches_pay_up_to_the_critical_one():
 
 def test_horizons_are_not_longer_than_weights_may_be_old():
     samplings = [Sampling(16, 1, 1e6), Sampling(1024, 1, 2e6), Sampling(4096, 4, 1e9)]
-    assert most_rows(PRESET) == 16 * 64
+    assert most_rows(PRESET) == 16 * 8
     candidates = off_policy(PRESET, samplings, [Updating(256, 256_000.0)])
     for settings in [PRESET | candidate.settings for candidate in candidates]:
         steps = settings["batch_size"] / settings["update_to_data"]

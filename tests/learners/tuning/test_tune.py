@@ -86,7 +86,7 @@ def test_raw_speed_does_not_decide():
     """All that samples or updates faster learns slower here."""
     machine = Machine(lambda config: 3.0 if config.settings["update_to_data"] == 256 else 1.0)
     found = tune(sac(*PLAIN), 45, meters=machine.meters)
-    assert found["candidates"][1]["speedup"] > 1.5
+    assert found["candidates"][1]["speedup"] > 1.0
     assert found["decision"]["chosen"] == DEFAULT and found["decision"]["settings"] == {}
 
 
