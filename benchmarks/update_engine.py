@@ -86,7 +86,7 @@ def measure(case: Case, threads: int, seconds: float, rounds: int = 8) -> dict[s
     """Milliseconds of one update of critics and actor by either engine, and what the matrix product makes of its operations.
 
     Args:
-        threads: of all three.
+        threads: of all three; the engine takes one (`engine_threads`) where an update is too short for more.
         seconds: about how long each of the three is run in all.
     """
     torch.set_num_threads(threads)
@@ -109,6 +109,7 @@ def measure(case: Case, threads: int, seconds: float, rounds: int = 8) -> dict[s
     return {
         **dataclasses.asdict(case),
         "threads": threads,
+        "engine_threads": algos["fused"]._native.threads,
         "mflop": round((critic + actor) / 1e6, 2),
         "sgemm_gflops": round(rate / 1e9, 1),
         "floor_ms": round((critic + actor) / rate * 1e3, 4),
@@ -134,14 +135,14 @@ def _best(run: Callable[[], Any], seconds: float, threads: int) -> float:
 
 def main(arguments: list[str] | None = None) -> int:
     options = argparse.ArgumentParser(prog="python -m benchmarks.update_engine")
-    options.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    options.add_argument("--threads", type=int, nargs="+", default=[1], help="several: on an idle machine only")
     options.add_argument("--seconds", type=float, default=4.0, help="of each part of each case")
     options.add_argument("--only", default="", help="algorithm or environment")
     options.add_argument("--save", action="store_true", help=f"write {RESULTS.name}")
     given = options.parse_args(arguments)
     rows = []
     print(
-        "algo like            net      batch thr   MFLOP  GF/s   floor   fused   torch   of floor  x torch  frames/s  first s"
+        "algo like            net      batch  thr   MFLOP  GF/s   floor   fused   torch   of floor  x torch  frames/s  first"
     )
     for case in CASES:
         if given.only not in f"{case.algo} {case.like}":
@@ -150,8 +151,9 @@ def main(arguments: list[str] | None = None) -> int:
             row = measure(case, threads, given.seconds)
             rows.append(row)
             net = "x".join(map(str, case.hidden_sizes))
+            used = f"{row['engine_threads']}/{threads}"
             print(
-                f"{case.algo:4} {case.like:15} {net:8} {case.batch_size:5} {threads:3} {row['mflop']:7} "
+                f"{case.algo:4} {case.like:15} {net:8} {case.batch_size:5} {used:4} {row['mflop']:7} "
                 f"{row['sgemm_gflops']:5} {row['floor_ms']:7.3f} {row['fused_ms']:7.3f} {row['torch_ms']:7.3f} "
                 f"{row['of_floor']:9.0%} {row['torch_over_fused']:8} {row['frames_per_second']:9,} {row['first_seconds']:8}",
                 flush=True,

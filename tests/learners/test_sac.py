@@ -378,6 +378,18 @@ def test_native_updates_of_td3_are_those_of_torch(options, split):
             assert torch.allclose(a[name][key], b[name][key], atol=2e-5), (name, key)
 
 
+def test_operations_of_an_update_by_hand():
+    """3 observed numbers, 1 action, 64 x 64: 4,416 weights of a critic; 4,416 of SAC's actor, 4,352 of TD3's."""
+    from learners.native.offpolicy import flops
+
+    # Multiplications of a row: 5 forward, 2 backward without the way through the first layer of 4 x 64.
+    assert flops(True, 3, 1, (64, 64), 256)[0] == 256 * 2 * (5 * 4416 + 2 * (2 * 4416 - 256))
+    # Both critics forward and back to the action, the actor forward and backward.
+    to_action = 64 + 64 * 64 + 64
+    assert flops(True, 3, 1, (64, 64), 256)[1] == 256 * 2 * (2 * (4416 + to_action) + 3 * 4416 - 192)
+    assert flops(False, 3, 1, (64, 64), 256)[1] == 256 * 2 * (4416 + to_action + 3 * 4352 - 192)
+
+
 def test_native_updates_on_two_threads_are_those_of_one(monkeypatch):
     from learners.native import offpolicy
 
