@@ -234,7 +234,7 @@ ATARI: dict[str, dict[str, Any]] = {
 # three times as large as usual to make do with a sixth of the usual million updates.
 _RUNNING: dict[str, Any] = {
     "num_envs": 16,
-    "num_steps": 4,
+    "num_steps": 2,
     "total_steps": 700_000,
     "learning_starts": 10_000,
     "update_to_data": 64.0,
