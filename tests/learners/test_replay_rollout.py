@@ -25,14 +25,14 @@ class Settings:
         self.collector = collector
 
 
-def collected(env_id, collector, threads=1, blocks=4, norm_obs=True):
+def collected(env_id, collector, threads=1, blocks=4, norm_obs=True, num_envs=12):
     """Records of a few blocks, the first of them random, and what ended in them."""
-    env = gpuenvs.make(env_id, 12, device="cpu", seed=1, threads=threads)
+    env = gpuenvs.make(env_id, num_envs, device="cpu", seed=1, threads=threads)
     cls, more = CASES[env_id]
     spaces = env.single_observation_space, env.single_action_space
     policy = cls(*spaces, hidden_sizes=(16, 32), norm_obs=norm_obs, seed=2, **more)
     collecting = ReplayCollector(env, "cpu", 5, Settings(collector))
-    replay = Replay(12 * 64 * 8, 12, *spaces, 64)
+    replay = Replay(num_envs * 64 * 8, num_envs, *spaces, 64)
     data, ends = [], []
     for k in range(blocks):
         block = replay.begin()
@@ -65,7 +65,12 @@ def test_records_are_those_of_the_loop(env_id):
 
 
 def test_two_threads_give_the_same_bits():
-    assert torch.equal(collected("Pendulum-v1", "fused", 1)[0], collected("Pendulum-v1", "fused", 2)[0])
+    env = gpuenvs.make("Pendulum-v1", 300, device="cpu", threads=2)
+    policy = SquashedPolicy(env.single_observation_space, env.single_action_space, hidden_sizes=(16, 32))
+    assert ReplayRollout(env, policy, 2)._team.count == 2
+    env.close()
+    one, two = (collected("Pendulum-v1", "fused", threads, num_envs=300)[0] for threads in (1, 2))
+    assert torch.equal(one, two)
 
 
 def test_what_does_not_fit_says_why():
