@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ def scaled_rate(learning_rate: float, batch_size: int, scaling: str) -> float:
     return min(learning_rate * factor, max(LARGEST_RATE, learning_rate))
 
 
-class ActorCritic:
+class ActorCritic(ABC):
     """Actor and twin critics. `critic_update` and `actor_update` are the two halves of an update.
 
     With `split` each half reads copies of the other's weights and the two may run on two threads at once, on two devices:
@@ -108,22 +109,25 @@ class ActorCritic:
 
     # --- what subclasses give --------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def _make_policy(self, observation_space: Any, action_space: Any) -> Any:
-        raise NotImplementedError
+        """The actor, on its own device."""
 
+    @abstractmethod
     def _critic_objective(self, sample: Sample, noise: Tensor) -> tuple[Tensor, Tensor]:
         """(loss, values of both critics)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _critic_step(self, sample: Sample, noise: Tensor) -> Metrics:
-        raise NotImplementedError
+        """One step of the critics and their targets by PyTorch's operations."""
 
+    @abstractmethod
     def _actor_objective(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """(loss, figures of each row)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _actor_step(self, obs: Tensor, noise: Tensor) -> Metrics:
-        raise NotImplementedError
+        """One step of the actor by PyTorch's operations."""
 
     def _modules(self) -> dict[str, nn.Module]:
         """Everything with weights, for checkpoints."""
