@@ -91,7 +91,7 @@ class SpreezeSchedule:
         self._parts: Parts | None = None
         self._limit = config.total_steps
         self._in_flight = False  # a horizon is being collected
-        self._reading: int | None = None  # what was committed when the update under way drew its rows
+        self._reading: dict[str, int] = {}  # part -> what was committed when its update under way drew its rows
         self._metrics: dict[str, Any] = {}
         self._exchanged = 0  # bytes between actor and critics
         self._turns = {"sampler": 0, "critic": 0}  # with `deterministic`: what is left to do in this round
@@ -116,7 +116,7 @@ class SpreezeSchedule:
                 parts.append(
                     Part("critic", self._may_learn, self._begin_update, self._critic, self._learned, enter_learner)
                 )
-                parts.append(Part("actor", self._actor_due, lambda: None, self._actor, self._acted, enter_learner))
+                parts.append(Part("actor", self._actor_due, self._begin_step, self._actor, self._acted, enter_learner))
             else:
                 parts.append(
                     Part("learner", self._may_learn, self._begin_update, self._learn, self._learned, enter_learner)
@@ -131,7 +131,8 @@ class SpreezeSchedule:
         if self._done_collecting() or not loop.may_collect():
             return False
         # The rows that the next horizon overwrites must not be among those that an update has drawn from.
-        return self._reading is None or loop.replay.committed - self._reading < self.loop.spare * self.config.num_steps
+        oldest = min(self._reading.values(), default=loop.replay.committed)
+        return loop.replay.committed - oldest < loop.spare * self.config.num_steps
 
     def _done_collecting(self) -> bool:
         return self.loop.env_steps >= self._limit
@@ -166,7 +167,7 @@ class SpreezeSchedule:
         return self.config.policy_delay
 
     def _begin_update(self) -> list[Block]:
-        self._reading = self.loop.replay.committed
+        self._reading["critic"] = self.loop.replay.committed
         blocks, self._to_observe = self._to_observe, []
         return blocks
 
@@ -188,7 +189,7 @@ class SpreezeSchedule:
         return metrics
 
     def _learned(self, metrics: dict[str, Any]) -> None:
-        self._reading = None
+        del self._reading["critic"]
         self._metrics = {**self._metrics, **metrics}
         self.loop.ratio.learned()
         if self.own.deterministic:
@@ -196,6 +197,9 @@ class SpreezeSchedule:
 
     def _actor_due(self) -> bool:
         return self.algo.actor_due()
+
+    def _begin_step(self) -> None:
+        self._reading["actor"] = self.loop.replay.committed
 
     def _actor(self, _: None) -> dict[str, Any]:
         with self._fence.work():
@@ -206,6 +210,7 @@ class SpreezeSchedule:
         return metrics
 
     def _acted(self, metrics: dict[str, Any]) -> None:
+        del self._reading["actor"]
         self._metrics = {**self._metrics, **metrics}
 
     def _publish(self) -> None:

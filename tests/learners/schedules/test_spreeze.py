@@ -185,28 +185,37 @@ def test_versions_of_rows_are_true_and_lag_is_counted(make):
     assert max(lags) > 0
 
 
-def test_readers_never_see_a_row_that_is_being_overwritten(make):
+@pytest.mark.parametrize("split", [False, True], ids=["the learner", "the actor's part"])
+def test_readers_never_see_a_row_that_is_being_overwritten(make, split):
     """A free-running sampler goes round a small ring while updates hold on to what they drew."""
-
-    def tags(kind, number):
-        time.sleep(0.003)
-
-    env = Tagged()
-    schedule = make(own=SpreezeConfig(**FAST), env=env, on_update=tags, update_to_data=0, buffer_size=64)
+    own = SpreezeConfig(split=split, actor_lag=0, **FAST)
+    schedule = make(own=own, env=Tagged(), update_to_data=0, buffer_size=64)
     algo = schedule.algo
     problems = []
 
-    def critic_update(replay):
+    def reading(replay):
         index = replay.draw(0, algo.version, 64)
         first = replay.sample(index, 1, 0.9)
         kept = [part.clone() for part in first]
         time.sleep(0.003)
         again = replay.sample(index, 1, 0.9)
         problems.extend(not torch.equal(a, b) for a, b in zip(kept, again))
+
+    def critic_update(replay):
+        if split:
+            time.sleep(0.001)
+        else:
+            reading(replay)
         algo.version += 1
         return {}
 
-    algo.critic_update, algo.actor_update = critic_update, lambda replay: {}
+    def actor_update(replay):
+        if split:
+            reading(replay)
+        algo.actor_version += 1
+        return {}
+
+    algo.critic_update, algo.actor_update = critic_update, actor_update
     run(schedule, 4000)
     assert algo.version > 20
     assert len(problems) and not any(problems)
