@@ -32,3 +32,11 @@ def square_sum(values):
     for k in range(values.size):
         total += values[k] * values[k]
     return np.float64(total)
+
+
+@njit
+def tanh(x):
+    """float32 tanh within 3 ulp of 1, without a branch that keeps a loop from being a vector loop."""
+    e = exp(f32(-2.0) * abs(x))
+    t = (f32(1.0) - e) / (f32(1.0) + e)
+    return t if x >= f32(0.0) else -t

@@ -100,6 +100,16 @@ def misfit(policy: Any) -> str | None:
     return None
 
 
+def obs_statistics(policy: Any) -> np.ndarray:
+    """(3, d) float32 of a policy: shift, scale and limit of its observations; 0, 1 and infinity where none are kept."""
+    found = np.zeros((3, policy.obs_dim), np.float32)
+    found[1], found[2] = 1.0, np.inf
+    if policy.obs_norm is not None:
+        found[0], found[1] = policy.obs_norm.shift.numpy(), policy.obs_norm.scale.numpy()
+        found[2] = policy.obs_norm.clip
+    return found
+
+
 def _round_up(value: int) -> int:
     return -(-value // LANES) * LANES
 

@@ -24,7 +24,7 @@ from gpuenvs.runtime.threads import Team, allowed_cores
 from learners.distributed import local_size
 from learners.native import offpolicy_kernels as kernels
 from learners.native.epochs import pack, unpack
-from learners.native.network import ROWS, Plan
+from learners.native.network import ROWS, Plan, obs_statistics
 from learners.native.vector import LANES
 from learners.optim import BETA1, BETA2
 
@@ -97,6 +97,16 @@ class _Net:
     def push(self, packed: np.ndarray, flat: Tensor) -> None:
         unpack(packed, flat.numpy(), self.plan.packed, self._index)
 
+    def pull_from(self, optimizer: Any) -> None:
+        """Weights and moments, from an optimiser's tensors."""
+        for vector, flat in zip((self.weights, self.m, self.v), _vectors(optimizer)):
+            self.pull(vector, flat)
+
+    def push_to(self, optimizer: Any) -> None:
+        """Weights and moments, into an optimiser's tensors."""
+        for vector, flat in zip((self.weights, self.m, self.v), _vectors(optimizer)):
+            self.push(vector, flat)
+
 
 class _Fused:
     """The native twin of an algorithm's `_critic_step` and `_actor_step`, sampling included.
@@ -149,11 +159,9 @@ class _Fused:
     def pull(self) -> None:
         """Take everything over from the algorithm's tensors."""
         algo = self._algo
-        for vector, flat in zip((self._actor.weights, self._actor.m, self._actor.v), _vectors(algo.actor_optimizer)):
-            self._actor.pull(vector, flat)
+        self._actor.pull_from(algo.actor_optimizer)
         for net in self._critics:
-            for vector, flat in zip((net.weights, net.m, net.v), _vectors(algo.critic_optimizer)):
-                net.pull(vector, flat)
+            net.pull_from(algo.critic_optimizer)
             net.pull(net.target, algo.targets.flat)
             self._turn_critic(net.weights, net.turned)
         self._turn_actor(self._actor.weights, self._actor.turned)
@@ -177,17 +185,14 @@ class _Fused:
         """The actor and its moments into the algorithm's tensors."""
         if self._dirty["actor"]:
             self._dirty["actor"] = False
-            net = self._actor
-            for vector, flat in zip((net.weights, net.m, net.v), _vectors(self._algo.actor_optimizer)):
-                net.push(vector, flat)
+            self._actor.push_to(self._algo.actor_optimizer)
 
     def push_critics(self) -> None:
         """The critics, their moments and targets into the algorithm's tensors."""
         if self._dirty["critic"]:
             self._dirty["critic"] = False
             for net in self._critics:
-                for vector, flat in zip((net.weights, net.m, net.v), _vectors(self._algo.critic_optimizer)):
-                    net.push(vector, flat)
+                net.push_to(self._algo.critic_optimizer)
                 net.push(net.target, self._algo.targets.flat)
 
     # --- updates -------------------------------------------------------------------------------------------------------
@@ -200,7 +205,7 @@ class _Fused:
         batch = len(index)
         alpha, *more = knobs
         numbers = np.array([c.gamma, c.n_step, committed, alpha, 1.0 / batch, *more])
-        rows, noise_rows, norm = index.numpy(), noise.numpy(), _norm(algo._actor_read)
+        rows, noise_rows, norm = index.numpy(), noise.numpy(), obs_statistics(algo._actor_read)
         data = replay.data.numpy().reshape(-1, replay.data.shape[-1])
         one, two = self._critics
         sums = np.zeros((self.threads, kernels.CRITIC_SUMS))
@@ -223,7 +228,7 @@ class _Fused:
         """The step of the actor: (minus the mean value, mean log-prob, norm of the gradient)."""
         algo, batch = self._algo, len(index)
         numbers = np.array([0.0, 0.0, 0.0, alpha, 1.0 / batch, 0.0, 0.0])
-        rows, noise_rows, norm = index.numpy(), noise.numpy(), _norm(algo.policy)
+        rows, noise_rows, norm = index.numpy(), noise.numpy(), obs_statistics(algo.policy)
         data = replay.data.numpy().reshape(-1, replay.data.shape[-1])
         net = self._actor
         sums = np.zeros((self.threads, kernels.ACTOR_SUMS))
@@ -359,16 +364,6 @@ def _cut(batch: int, threads: int) -> list[int]:
 
 def _vectors(optimizer: Any) -> list[Tensor]:
     return [optimizer.param, optimizer.m, optimizer.v]
-
-
-def _norm(policy: Any) -> np.ndarray:
-    """(3, d) float32: shift, scale and limit of the observations."""
-    found = np.zeros((3, policy.obs_dim), np.float32)
-    found[1], found[2] = 1.0, np.inf
-    if policy.obs_norm is not None:
-        found[0], found[1] = policy.obs_norm.shift.numpy(), policy.obs_norm.scale.numpy()
-        found[2] = policy.obs_norm.clip
-    return found
 
 
 class _Scalar:

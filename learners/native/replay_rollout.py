@@ -19,9 +19,9 @@ from gpuenvs.runtime.threads import ROW_MULTIPLE, Team, cut_rows
 from gpuenvs.scalar import f32
 from learners.actors import LOG_STD_MAX, LOG_STD_MIN, QPolicy, SquashedPolicy, TanhPolicy
 from learners.native.calls import call_step, step_address
-from learners.native.elementary import exp
+from learners.native.elementary import exp, tanh
 from learners.native.heads import STRICT
-from learners.native.network import ROWS, Plan, Source
+from learners.native.network import ROWS, Plan, Source, obs_statistics
 from learners.native.update import pack
 from learners.native.vector import LANES
 
@@ -41,13 +41,6 @@ def misfit(policy: Any, env: Any) -> str | None:
     return None
 
 
-@numba.njit(**STRICT)
-def _tanh(x):
-    e = exp(f32(-2.0) * abs(x))
-    t = (f32(1.0) - e) / (f32(1.0) + e)
-    return t if x >= f32(0.0) else -t
-
-
 def _make_act(head: str, plan: Plan, k: int) -> Any:
     """`act(rows, first, z, noise, spread, epsilon, random, action)`: actions (n, k or 1) of rows first..first + rows from the
     network's outputs z[j * ROWS + row]."""
@@ -61,8 +54,8 @@ def _make_act(head: str, plan: Plan, k: int) -> Any:
                 if random:
                     action[first + r, j] = f32(math.erf(n * _SQRT_HALF))
                 else:
-                    std = exp(low + half_span * (_tanh(z[(k + j) * ROWS + r]) + f32(1.0)))
-                    action[first + r, j] = _tanh(z[j * ROWS + r] + std * n)
+                    std = exp(low + half_span * (tanh(z[(k + j) * ROWS + r]) + f32(1.0)))
+                    action[first + r, j] = tanh(z[j * ROWS + r] + std * n)
 
     @numba.njit(**STRICT)
     def plain(rows, first, z, noise, spread, epsilon, random, action):
@@ -72,7 +65,7 @@ def _make_act(head: str, plan: Plan, k: int) -> Any:
                 if random:
                     action[first + r, j] = f32(math.erf(n * _SQRT_HALF))
                 else:
-                    explored = _tanh(z[j * ROWS + r]) + spread[first + r] * n
+                    explored = tanh(z[j * ROWS + r]) + spread[first + r] * n
                     action[first + r, j] = min(max(explored, f32(-1.0)), f32(1.0))
 
     @numba.njit(**STRICT)
@@ -177,11 +170,7 @@ class ReplayRollout:
     def run(self, policy: Any, block: Any, noise: np.ndarray, random: bool) -> None:
         """One horizon into `block`, with noise (T, n, ...); `random`: actions are uniform, made from the same noise."""
         pack(self._weights, policy.flat.numpy(), self._plan.packed, self._plan.flat)
-        norm = np.zeros((3, policy.obs_dim), np.float32)
-        norm[1], norm[2] = 1.0, np.inf
-        if policy.obs_norm is not None:
-            norm[0], norm[1] = policy.obs_norm.shift.numpy(), policy.obs_norm.scale.numpy()
-            norm[2] = policy.obs_norm.clip
+        norm = obs_statistics(policy)
         arrays = self._env.arrays
         taken = (arrays[name] for name in (
             "obs", "action", "reward", "terminated", "truncated", "final_obs", "episode_return", "episode_length",
