@@ -147,6 +147,8 @@ class PresetCase:
         each_at_least: of every seed's return; None asks for nothing.
         seeds: which, unless the command line says otherwise.
         compared: each policy is also evaluated in gpuenvs, from the same starting states.
+        within_seconds: the longest that any seed's training may take; None asks for nothing.
+        curve: the runs' learning curves are kept and drawn.
     """
 
     env_id: str
@@ -155,6 +157,8 @@ class PresetCase:
     each_at_least: float | None = None
     seeds: str = "0-9"
     compared: bool = False
+    within_seconds: float | None = None
+    curve: bool = False
 
 
 PRESET_CASES = (
@@ -182,4 +186,17 @@ MUJOCO_GOALS = {
 MUJOCO_PRESET_CASES = tuple(
     PresetCase(env_id, "ppo", goal, each_at_least=goal, seeds="0-2", compared=True)
     for env_id, goal in MUJOCO_GOALS.items()
+)
+
+# Environment -> the goal of each seed, and which seeds.
+SAC_GOALS = {
+    "Pendulum-v1": (-180.0, "0-4"),
+    "Hopper-v5": (2500.0, "0-2"),
+    "HalfCheetah-v5": (6000.0, "0-2"),
+    "Walker2d-v5": (2500.0, "0"),
+    "Ant-v5": (2000.0, "0"),
+}
+SAC_PRESET_CASES = tuple(
+    PresetCase(env_id, "sac", goal, each_at_least=goal, seeds=seeds, within_seconds=1800.0, curve=True)
+    for env_id, (goal, seeds) in SAC_GOALS.items()
 )

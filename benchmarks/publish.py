@@ -79,7 +79,7 @@ def sections(results: Path) -> dict[str, str]:
         found["train"] = train_table(read_lines(path))
     if (path := results / "mujoco.jsonl").exists():
         found["mujoco"] = mujoco_table(read_lines(path))
-    for name in ("presets", "mujoco_accuracy", "hts", "hts_samples", "custom_env", "spreeze"):
+    for name in ("presets", "presets_sac", "mujoco_accuracy", "hts", "hts_samples", "custom_env", "spreeze"):
         if (path := results / f"{name}.md").exists():
             found[name] = path.read_text()
     return found

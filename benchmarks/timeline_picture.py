@@ -62,8 +62,8 @@ def _axis(height: int, until: float, scale: float) -> list[str]:
     return marks
 
 
-def compact(document: dict[str, Any]) -> str:
-    """JSON with a line per number of the document, but one for each list of lists."""
+def compact(document: dict[str, Any], indent: int = 2, sort_keys: bool = False) -> str:
+    """JSON with a line per number of the document, but one for each list in a list."""
     lists: list[str] = []
 
     def mark(value: Any) -> Any:
@@ -74,7 +74,7 @@ def compact(document: dict[str, Any]) -> str:
             return f"@{len(lists) - 1}@"
         return value
 
-    text = json.dumps(mark(document), indent=2)
+    text = json.dumps(mark(document), indent=indent, sort_keys=sort_keys)
     for number, item in enumerate(lists):
         text = text.replace(f'"@{number}@"', item)
     return text + "\n"

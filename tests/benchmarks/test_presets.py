@@ -1,11 +1,16 @@
 import json
+import os
+import subprocess
+import sys
+import time
 
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import preset_tables, presets
-from benchmarks.cases import MUJOCO_IDS, MUJOCO_PRESET_CASES, PRESET_CASES, PresetCase
+from benchmarks import preset_curves, preset_tables, presets
+from benchmarks.cases import MUJOCO_IDS, MUJOCO_PRESET_CASES, PRESET_CASES, SAC_PRESET_CASES, PresetCase
 from gpuenvs.errors import ConfigError
+from learners.runs import CONFIG_FORMAT
 
 CASE = PresetCase("CartPole-v1", "ppo", 490.0, each_at_least=475.0)
 
@@ -76,7 +81,7 @@ def test_a_changed_preset_is_run_again():
 def test_every_case_has_a_preset_and_its_digest_is_stable():
     from learners.presets import preset
 
-    for case in (*PRESET_CASES, *MUJOCO_PRESET_CASES):
+    for case in (*PRESET_CASES, *MUJOCO_PRESET_CASES, *SAC_PRESET_CASES):
         assert preset(case.env_id, case.algo), case
         assert presets.settings_digest(case) == presets.settings_digest(case)
 
@@ -106,3 +111,114 @@ def test_results_are_kept_run_by_run_and_reused(monkeypatch, tmp_path):
 def test_an_unknown_case_lists_the_known_ones():
     with pytest.raises(ConfigError, match="Acrobot-v1 ppo"):
         presets.choose("Nothing-v0", None)
+
+
+def _sac_runs(env_id, *means, seconds=1700.0):
+    run = {"env": env_id, "algo": "sac", "std": 1.0, "env_steps": 700_000, "seconds": seconds + 9}
+    run |= {"training_seconds": seconds, "machine": {"cores": 2}, "jobs": 2, "own_cores": 1}
+    run["curve"] = [[350_000, 800.0, -5.0], [700_000, 1700.0, 2400.0]]
+    return [{**run, "seed": seed, "mean": mean} for seed, mean in enumerate(means)]
+
+
+@pytest.mark.parametrize(
+    ("means", "seconds", "seeds", "met"),
+    [
+        ((2600.0, 2500.0, 2900.0), 1800.0, "0-2", "yes"),
+        ((2600.0, 2499.0, 2900.0), 1700.0, "0-2", "no"),
+        ((2600.0, 2500.0, 2900.0), 1801.0, "0-2", "no"),
+        ((2600.0, 2500.0), 1700.0, "0-1, not yet 2", "no"),
+    ],
+)
+def test_sac_asks_for_every_seed_and_for_time(means, seconds, seeds, met):
+    case = next(case for case in SAC_PRESET_CASES if case.env_id == "Hopper-v5")
+    row = preset_tables.sac_summary(case, _sac_runs("Hopper-v5", *means, seconds=seconds))
+    assert (row[1], row[-1]) == (seeds, met)
+    assert row[3] == f"{min(means):,.0f}" and row[6] == "1" and row[7] == f"{seconds:,.0f}"
+    assert len(row) == len(preset_tables.TABLES[2].header)
+
+
+def test_cores_that_are_shared_are_told():
+    shared = [{**run, "jobs": 4, "own_cores": None} for run in _sac_runs("Ant-v5", 3000.0)]
+    assert preset_tables.sac_summary(SAC_PRESET_CASES[-1], shared)[6] == "2 for 4 runs"
+
+
+def _run_folder(path, rows):
+    path.mkdir()
+    (path / "config.json").write_text(
+        json.dumps({"env_id": "CartPole-v1", "algo": "sac", "schedule": "sync", "format": CONFIG_FORMAT})
+    )
+    lines = ["step,wall_s,episodes,episode_return", *(",".join(map(str, row)) for row in rows)]
+    (path / "metrics.csv").write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def test_a_kept_curve_is_the_mean_over_episodes(tmp_path):
+    """Rows without an episode count for nothing, one with three for three times one with a single one."""
+    rows = [(10, 1.0, 0, ""), (25, 2.0, 1, 40.0), (50, 3.04, 4, 80.0), (75, 4.0, 4, ""), (100, 5.0, 5, 7.0)]
+    assert preset_curves.kept(_run_folder(tmp_path / "run", rows), points=2) == [[50, 3.0, 70.0], [100, 5.0, 7.0]]
+
+
+def test_a_long_curve_is_thinned(tmp_path):
+    rows = [(10 * k, k / 2, k, float(k)) for k in range(1, 1001)]
+    curve = preset_curves.kept(_run_folder(tmp_path / "run", rows))
+    assert len(curve) == preset_curves.POINTS and curve[-1][:2] == [10_000, 500.0]
+    steps, _, values = zip(*curve)
+    assert list(steps) == sorted(steps) and list(values) == sorted(values)
+
+
+def test_runs_at_a_time_have_disjoint_cores(monkeypatch):
+    """Each process that a run starts has its own core, and the caller keeps all of them."""
+    allowed = getattr(os, "sched_getaffinity", lambda _: {0})(0)
+    if len(allowed) < 2 or presets.machine.allowed_cores() < 2:
+        pytest.skip("one core")
+    command = [sys.executable, "-c", "import os; print(*os.sched_getaffinity(0))"]
+
+    def train_once(case, seed, threads):
+        cores = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        time.sleep(0.3)  # so that neither thread takes both
+        return {"mean": 0.0, "seconds": 1.0, "cpu_seconds": 1.0, "threads": threads, "cores": {int(c) for c in cores}}
+
+    monkeypatch.setattr(presets, "train_once", train_once)
+    entries = []
+    failed = presets.run_all([(CASE, 0), (CASE, 1)], 2, lambda case, seed, entry: entries.append(entry))
+    assert not failed
+    first, second = (entry["cores"] for entry in entries)
+    assert first and second and not first & second and first | second <= allowed
+    assert all(entry["own_cores"] == len(entry["cores"]) == entry["threads"] for entry in entries)
+    assert os.sched_getaffinity(0) == allowed
+    assert presets.core_shares(10**6)[0] == set() and presets.core_shares(1) == [set()]
+
+
+def test_sac_has_files_of_its_own_and_a_failure_stops_no_other_run(monkeypatch, tmp_path):
+    """The run that failed is told and missing, later ones are kept; runs under other settings leave the table."""
+
+    def train_once(case, seed, threads):
+        if seed == 1:
+            raise ConfigError("Hopper-v5 sac seed 1: out of luck")
+        return {**_sac_runs(case.env_id, 3000.0)[0], "seed": seed, "cpu_seconds": 1.0}
+
+    monkeypatch.setattr(presets, "train_once", train_once)
+    monkeypatch.setattr(presets, "settings_digest", lambda case: "new")
+    monkeypatch.setattr(presets, "RESULTS", tmp_path)
+    monkeypatch.setattr(presets, "PICTURE", tmp_path / "picture.svg")
+    old = {presets.key(case, 7): {**_sac_runs(case.env_id, 1.0)[0], "settings": "old"} for case in SAC_PRESET_CASES}
+    (tmp_path / "presets_sac.json").write_text(json.dumps({"runs": old}))
+    done = CliRunner().invoke(presets.main, ["--algo", "sac", "--env", "Hopper-v5"])
+    assert done.exit_code == 1
+    assert "1 of 3 runs failed; the first: Hopper-v5 sac seed 1: out of luck" in done.output
+    runs = json.loads((tmp_path / "presets_sac.json").read_text())["runs"]
+    assert {name for name in runs if "Hopper" in name} == {"Hopper-v5/sac/s0", "Hopper-v5/sac/s2"}
+    assert presets.key(SAC_PRESET_CASES[0], 7) in runs, "another environment's runs are not this one's to drop"
+    assert not (tmp_path / "presets.json").exists()
+    assert "Hopper-v5 | 0, 2, not yet 1 |" in (tmp_path / "presets_sac.md").read_text()
+    assert (tmp_path / "picture.svg").exists()
+
+
+def test_the_picture_has_a_line_per_seed_and_the_goals(tmp_path):
+    path = tmp_path / "out.svg"
+    runs = {case: _sac_runs(case.env_id, 3000.0, 3100.0) for case in SAC_PRESET_CASES[:4]}
+    preset_curves.draw(runs, path)
+    text = path.read_text()
+    for label in ("seed 1", "goal 6,000", "evaluated", "HalfCheetah-v5 (SAC)", "longest run: 28 min"):
+        assert f"<!-- {label} -->" in text or label in text, label
+    assert "Ant-v5" not in text
