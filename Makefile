@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 DEMO_RUN ?= runs/demo
+WORKERS ?= auto
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.gpurl-installed
 
@@ -34,8 +35,10 @@ demo: $(STAMP)
 	$(BIN)/python -m benchmarks.require $(DEMO_RUN)/demo-eval.json --return-at-least 475
 	$(BIN)/gpurl plot $(DEMO_RUN) --out $(DEMO_RUN)/learning-curve.png
 
+# A process for each core, which steal tests from each other's end of the list: those of a file mostly stay together, with what
+# it has compiled. More than four would compile the same things at the same time. In one process: make test WORKERS=0
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
