@@ -27,6 +27,7 @@ def empty_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("GPURL_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("GPURL_CACHE", "1")
     monkeypatch.setattr(ahead, "allowed_cores", lambda: 2)
+    monkeypatch.setattr(ahead, "TIMEOUT_SECONDS", 600)  # a busy machine
     return tmp_path
 
 
