@@ -20,7 +20,7 @@ alone, so they are the float64 ones cut short. Draws from 2**30 on are those of 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -320,14 +320,15 @@ def _fill_kernel(four):
     @numba.njit(nogil=True, error_model="numpy", fastmath={"contract", "nsz"})
     def kernel(out, k0, k1, env_offset, step, plane, b0, b1, b2, b3):
         steps, envs, width = out.shape
+        tile = len(b0)
         for t in range(steps):
             now = step + t
             c1 = u32(now)
             for first in range(0, width, 4):
                 # The third word's upper half carries on where 32 bits of step end.
                 c2 = u32((first >> 2) | ((now >> 32) << 16))
-                for start in range(0, envs, _TILE):
-                    rows = min(_TILE, envs - start)
+                for start in range(0, envs, tile):
+                    rows = min(tile, envs - start)
                     for i in range(rows):
                         b0[i], b1[i], b2[i], b3[i] = four(u32(env_offset + start + i), c1, c2, plane, k0, k1)
                     for j in range(min(4, width - first)):
@@ -346,6 +347,12 @@ _FILLS = {
     ("gumbel", "float32"): _fill_kernel(_four_gumbel32),
     ("gumbel", "float64"): _fill_kernel(_four_gumbel64),
 }
+
+
+def fill_kernel(kind: str, dtype: str) -> Any:
+    """`kernel(out, seed_lo, seed_hi, env_offset, step, plane, b0, b1, b2, b3)`, which fills arrays as `fill_uniform` and its
+    like do, for compiled code to call. `plane` is `fill_plane(stream)`; the last four are equally long room for numbers."""
+    return _FILLS[kind, dtype]
 
 
 def _fill(kind: str, out: np.ndarray, seed: int, env_offset: int, step: int, stream: int) -> np.ndarray:

@@ -81,6 +81,7 @@ class DQN:
     config_class = DQNConfig
     has_actor = False
     engine = "torch"
+    burst = 1
 
     def __init__(
         self,
@@ -111,6 +112,16 @@ class DQN:
     def learning_rate(self) -> float:
         """Of the optimiser, for the config's batch."""
         return scaled_rate(self.config.learning_rate, self.config.batch_size, self.config.lr_scaling)
+
+    def updates(self, replay: Replay, count: int) -> Metrics:
+        """`count` times `update`; what the last one returned."""
+        metrics: Metrics = {}
+        for _ in range(count):
+            metrics = self.update(replay)
+        return metrics
+
+    def set_threads(self, threads: int) -> None:
+        """Its operations are PyTorch's, which has threads of its own."""
 
     def update(self, replay: Replay) -> Metrics:
         """One step of the network, one of the target towards it; returns 0-d tensors."""

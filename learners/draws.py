@@ -19,11 +19,12 @@ NORMAL_STREAM = 1025
 
 @cached
 @numba.njit(nogil=True)
-def _indices(out, seed_lo, seed_hi, update, plane, oldest, rows, total):
-    """Fill `out` with (oldest + a uniform number below `rows`) % total; 64 random bits make each."""
+def fill_indices(out, first, seed_lo, seed_hi, update, plane, oldest, rows, total):
+    """Fill `out` with numbers `first` (even) and following of update `update`: (oldest + a uniform number below `rows`) %
+    total; 64 random bits make each."""
     high_update, low_update = u32(update >> 32), u32(update)
     for i in range(0, len(out), 2):
-        a, b, c, d = philox4x32(u32(i >> 1), low_update, high_update, plane, seed_lo, seed_hi)
+        a, b, c, d = philox4x32(u32((first + i) >> 1), low_update, high_update, plane, seed_lo, seed_hi)
         out[i] = (oldest + _below(a, b, rows)) % total
         if i + 1 < len(out):
             out[i + 1] = (oldest + _below(c, d, rows)) % total
@@ -52,7 +53,7 @@ def indices(committed: int, visible: int, num_envs: int, steps: int, seed: int, 
     out = np.empty(count, np.int64)
     oldest = (committed - visible) % steps * num_envs
     words = split_seed(seed)
-    _indices(out, *words, np.int64(update), fill_plane(INDEX_STREAM), oldest, visible * num_envs, steps * num_envs)
+    fill_indices(out, 0, *words, np.int64(update), fill_plane(INDEX_STREAM), oldest, visible * num_envs, steps * num_envs)
     return torch.from_numpy(out)
 
 

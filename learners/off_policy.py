@@ -15,12 +15,13 @@ from learners.critics import Critics, least, of_least, project
 from learners.distributed import Group
 from learners.draws import normals
 from learners.handover import Handover
+from learners.native.offpolicy_update import ACTOR, CRITICS
 from learners.networks import cloned_state
 from learners.optim import FlatAdam
 from learners.replay import Block, Replay, Sample
 
 Metrics = dict[str, Tensor | float]
-# Streams of `learners.draws.normals`.
+# Streams of `learners.draws.normals`; `learners.native.offpolicy_update` uses the same.
 NEXT_ACTION, OWN_ACTION = 0, 1
 REFERENCE_BATCH = 256  # what `learning_rate` is meant for
 LARGEST_RATE = 3e-3
@@ -136,9 +137,9 @@ class ActorCritic(ABC):
     def _optimizers(self) -> dict[str, FlatAdam]:
         return {"actor_optimizer": self.actor_optimizer, "critic_optimizer": self.critic_optimizer}
 
-    def _sent_by_actor(self) -> tuple[list[Tensor], list[Tensor]]:
-        """(the actor's tensors that the critics read, the copies they read)."""
-        return [self.policy.flat], [self._actor_read.flat]
+    def _sent_besides(self) -> tuple[list[Tensor], list[Tensor]]:
+        """(what the actor's half sends besides its weights, where the critics read that)."""
+        return [], []
 
     # --- updates ---------------------------------------------------------------------------------------------------------
 
@@ -146,6 +147,25 @@ class ActorCritic(ABC):
     def learning_rate(self) -> float:
         """Of all optimisers, for the config's batch."""
         return scaled_rate(self.config.learning_rate, self.config.batch_size, self.config.lr_scaling)
+
+    @property
+    def burst(self) -> int:
+        """How many updates one call of `updates` should make at most, so that it is over soon."""
+        return 1 if self._native is None else self._native.burst
+
+    def set_threads(self, threads: int) -> None:
+        """Learn on at most so many threads, where the engine makes its own."""
+        if self._native is not None:
+            self._native.set_threads(threads)
+
+    def updates(self, replay: Replay, count: int) -> Metrics:
+        """`count` times `update`; what the last one returned."""
+        if self._native is not None and not self.split:
+            return self._native.update(replay, replay.committed, count, CRITICS | ACTOR)
+        metrics: Metrics = {}
+        for _ in range(count):
+            metrics = metrics | self.update(replay)
+        return metrics
 
     def update(self, replay: Replay) -> Metrics:
         """One update of the critics and their targets, and of the actor when that is due; returns 0-d tensors or numbers."""
@@ -170,26 +190,23 @@ class ActorCritic(ABC):
 
     def critic_update(self, replay: Replay) -> Metrics:
         """One step of the critics, one of the targets towards them."""
-        c, update = self.config, self.version
-        committed = replay.committed
+        c, update, committed = self.config, self.version, replay.committed
+        if self._native is not None:
+            return self._native.update(replay, committed, 1, CRITICS)
         index = replay.draw(self.seed, update, c.batch_size, committed)
         noise = normals(self.seed, update, NEXT_ACTION, c.batch_size, self.policy.num_outputs, self.device)
-        if self._native is not None:
-            metrics = self._native.critic(replay, index, noise, committed)
-        else:
-            metrics = self._critic_step(replay.sample(index, c.n_step, c.gamma, committed), noise)
+        metrics = self._critic_step(replay.sample(index, c.n_step, c.gamma, committed), noise)
         self.version += 1
         return metrics
 
     def actor_update(self, replay: Replay) -> Metrics:
         """One step of the actor, on the rows of the critics' update that it follows."""
         c, update = self.config, (self.actor_version + 1) * self.config.policy_delay - 1
+        if self._native is not None:
+            return self._native.update(replay, replay.committed, 1, ACTOR)
         index = replay.draw(self.seed, update, c.batch_size, replay.committed)
         noise = normals(self.seed, update, OWN_ACTION, c.batch_size, self.policy.num_outputs, self.actor_device)
-        if self._native is not None:
-            metrics = self._native.actor(replay, index, noise)
-        else:
-            metrics = self._actor_step(replay.sample(index, 1, c.gamma).obs.to(self.actor_device), noise)
+        metrics = self._actor_step(replay.sample(index, 1, c.gamma).obs.to(self.actor_device), noise)
         self.actor_version += 1
         return metrics
 
@@ -235,28 +252,29 @@ class ActorCritic(ABC):
         """The actor as it stands, for the critics; bytes. Nothing to do without `split`."""
         if not self.split:
             return 0
-        self.push_actor()
-        return self._to_critics.send(self._sent_by_actor()[0])
+        actor = self.policy.flat if self._native is None else self._native.actor_sent
+        return self._to_critics.send([actor, *self._sent_besides()[0]])
 
     def take_actor(self) -> int:
         """The newest actor sent; no bytes move."""
-        if self.split and self._to_critics.take(self._sent_by_actor()[1]) and self._native is not None:
-            self._native.pull_actor_read()
+        if self.split:
+            into = self._actor_read.flat if self._native is None else self._native.actor_read
+            self._to_critics.take([into, *self._sent_besides()[1]])
         return 0
 
     def send_critics(self) -> int:
         """Critics and statistics as they stand, for the actor; bytes."""
         if not self.split:
             return 0
-        self.push_critics()
-        return self._to_actor.send([self.critics.flat, *_statistics(self._actor_read)])
+        critics = self.critics.flat if self._native is None else self._native.critics_sent
+        return self._to_actor.send([critics, *_statistics(self._actor_read)])
 
     def take_critics(self) -> int:
         """The newest critics sent; no bytes move."""
         if self.split:
-            taken = self._to_actor.take([self._critics_read.flat, *_statistics(self.policy)])
-            if taken and self._native is not None:
-                self._native.pull_critics_read()
+            into = self._critics_read.flat if self._native is None else self._native.critics_read
+            if self._to_actor.take([into, *_statistics(self.policy)]) and self._native is not None:
+                self._native.critics_taken()
         return 0
 
     # --- checkpoints -----------------------------------------------------------------------------------------------------
@@ -269,10 +287,12 @@ class ActorCritic(ABC):
         state |= {name: optimizer.state_dict() for name, optimizer in self._optimizers().items()}
         state |= {"version": self.version, "actor_version": self.actor_version}
         if self.split:
+            if self._native is not None:
+                self._native.push_read()
             state["read"] = {
                 "actor": cloned_state(self._actor_read),
                 "critics": cloned_state(self._critics_read),
-                "sent": [tensor.clone() for tensor in self._sent_by_actor()[1]],
+                "sent": [tensor.clone() for tensor in self._sent_besides()[1]],
             }
         return state
 
@@ -284,7 +304,7 @@ class ActorCritic(ABC):
             optimizer.load_state_dict(state[name])
         self.version, self.actor_version = int(state["version"]), int(state["actor_version"])
         if self.split:
-            sent, read_by_critics = self._sent_by_actor()
+            sent, read_by_critics = self._sent_besides()
             read = state.get("read", {"actor": state["policy"], "critics": state["critics"], "sent": sent})
             self._actor_read.load_state_dict(read["actor"])
             self._critics_read.load_state_dict(read["critics"])

@@ -109,8 +109,8 @@ class SAC(ActorCritic):
     def _optimizers(self) -> dict[str, FlatAdam]:
         return {**super()._optimizers(), "alpha_optimizer": self.alpha_optimizer}
 
-    def _sent_by_actor(self) -> tuple[list[Tensor], list[Tensor]]:
-        return [self.policy.flat, self.log_alpha], [self._actor_read.flat, self._alpha_read]
+    def _sent_besides(self) -> tuple[list[Tensor], list[Tensor]]:
+        return [self.log_alpha], [self._alpha_read]
 
     def _critic_objective(self, sample: Sample, noise: Tensor) -> tuple[Tensor, Tensor]:
         actor = self._actor_read

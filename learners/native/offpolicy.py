@@ -1,4 +1,4 @@
-"""Updates of SAC and TD3 as native calls: one for the critics, one for the actor, on any number of threads.
+"""Updates of SAC and TD3 as native calls: several of critics and actor at once, or of one of them, on any number of threads.
 
 Floor: with networks of P weights each, a row takes 2 P operations for every pass through one of them and 4 P for every full
 backward pass. An update of the critics makes five passes forward (actor, two targets, two critics) and two backward, one of
@@ -6,30 +6,35 @@ SAC's actor three forward, one backward and two half ones; TD3's asks one critic
 `python -m benchmarks.update_engine` measures against what the machine's own matrix product makes of as many operations.
 
 Weights, moments and targets stay packed in the order that the kernels read; `pull` takes them over from the algorithm's
-tensors, `push_actor` and `push_critics` give them back.
+tensors, `push_actor` and `push_critics` give them back. `learners.native.offpolicy_update` holds the compiled side.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from gpuenvs.errors import ConfigError
+from gpuenvs.rng import split_seed
 from gpuenvs.runtime.cpu import aligned_zeros
 from gpuenvs.runtime.threads import Team, allowed_cores
 from learners.distributed import local_size
-from learners.native import offpolicy_kernels as kernels
+from learners.native.barrier import make_counter
 from learners.native.epochs import pack, unpack
 from learners.native.network import ROWS, Plan, obs_statistics
+from learners.native.offpolicy_kernels import make_turn
+from learners.native.offpolicy_update import ACTOR, ALPHA, COUNTERS, CRITICS, REPORT, SUMS, make_updates
 from learners.native.vector import LANES
-from learners.optim import BETA1, BETA2
 
 # Below so many operations an update is too short for a second thread to pay.
-PARALLEL_FLOPS = 2e8
+PARALLEL_FLOPS = 1e7
+# A call makes so many updates at most, and so many that they are over in some tens of milliseconds: a training that is
+# paused or ends waits for it.
+MOST_UPDATES, BURST_FLOPS = 8, 5e9
 
 
 def misfit(algo: Any) -> str | None:
@@ -81,42 +86,62 @@ def flops(squashed: bool, obs_dim: int, actions: int, hidden_sizes: tuple[int, .
     return batch * critics, batch * (asked * (critic + to_action) + 3 * actor - first_actor)
 
 
-class _Net:
-    """Packed weights, moments and gradient of one network, and its place in the algorithm's flat tensors."""
+class _Nets:
+    """Packed weights and moments of `count` networks of one plan, (count, plan.size) each, and their places in the
+    algorithm's flat tensors."""
 
-    def __init__(self, plan: Plan, index: np.ndarray, threads: int, target: bool) -> None:
-        self.plan, self._index = plan, index
-        self.weights, self.m, self.v = _zeros(3, plan.size)
-        self.target = _zeros(plan.size if target else 0)
-        self.grads = [_zeros(plan.size) for _ in range(threads)]
-        self.turned = _zeros(plan.turned_size)
+    def __init__(self, plan: Plan, count: int) -> None:
+        self.plan = plan
+        self._places = [stacked_index(plan, count, j) if count > 1 else plan.flat for j in range(count)]
+        self.weights, self.m, self.v = _zeros(3, count, plan.size)
+        self.turned = _zeros(count, plan.turned_size)
 
     def pull(self, into: np.ndarray, flat: Tensor) -> None:
-        pack(into, flat.numpy(), self.plan.packed, self._index)
+        for row, places in zip(into, self._places):
+            pack(row, flat.numpy(), self.plan.packed, places)
 
     def push(self, packed: np.ndarray, flat: Tensor) -> None:
-        unpack(packed, flat.numpy(), self.plan.packed, self._index)
+        for row, places in zip(packed, self._places):
+            unpack(row, flat.numpy(), self.plan.packed, places)
 
     def pull_from(self, optimizer: Any) -> None:
         """Weights and moments, from an optimiser's tensors."""
-        for vector, flat in zip((self.weights, self.m, self.v), _vectors(optimizer)):
-            self.pull(vector, flat)
+        for packed, flat in zip((self.weights, self.m, self.v), _vectors(optimizer)):
+            self.pull(packed, flat)
 
     def push_to(self, optimizer: Any) -> None:
         """Weights and moments, into an optimiser's tensors."""
-        for vector, flat in zip((self.weights, self.m, self.v), _vectors(optimizer)):
-            self.push(vector, flat)
+        for packed, flat in zip((self.weights, self.m, self.v), _vectors(optimizer)):
+            self.push(packed, flat)
+
+
+class _Room:
+    """Threads, and what they write while they make an update: for one of the halves with `split`, else for both."""
+
+    def __init__(self, threads: int, batch: int, actions: int, actor: Plan, critic: Plan) -> None:
+        self.cuts = np.array(_cut(batch, threads))
+        self.threads = count = len(self.cuts) - 1
+        self.team = Team(count)
+        self.counter = make_counter()
+        self.index, self.noise = np.zeros(batch, np.int64), _zeros(1, batch, actions)
+        self.tiles = _zeros(count, 4, ROWS)
+        self.actor_grads, self.grads = _zeros(count, actor.size), _zeros(count, 2, critic.size)
+        self.work, self.work0, self.work1 = (_zeros(count, plan.workspace_size) for plan in (actor, critic, critic))
+        for plan, work in ((actor, self.work), (critic, self.work0), (critic, self.work1)):
+            work[:, plan.workspace["one"]] = 1.0
+        self.sums, self.report = np.zeros((count, 2 * SUMS)), np.zeros(len(REPORT))
+        self.counters, self.alphas = np.zeros(len(COUNTERS), np.int64), _zeros(len(ALPHA))
 
 
 class _Fused:
     """The native twin of an algorithm's `_critic_step` and `_actor_step`, sampling included.
 
-    With `algo.split` both may run at the same time on two threads: each reads copies of what the other writes, which
-    `pull_critics_read` and `pull_actor_read` renew.
+    With `algo.split` both may run at the same time on two threads: each has its own share of the cores and reads copies of
+    what the other writes.
 
     Args:
         algo: whose tensors it takes over.
-        threads: most threads of an update; the result depends on their number by rounding, not on their timing.
+        threads: most threads of all; the result depends on their number by rounding, not on their timing.
     """
 
     squashed: bool
@@ -125,34 +150,32 @@ class _Fused:
         self._algo = algo
         c, policy = algo.config, algo.policy
         d, k = policy.obs_dim, policy.num_outputs
-        actor_plan = Plan((d, *c.hidden_sizes, 2 * k if self.squashed else k), c.activation)
-        critic_plan = Plan((d + k, *c.hidden_sizes, 1), c.activation)
+        self._actor_plan = Plan((d, *c.hidden_sizes, 2 * k if self.squashed else k), c.activation)
+        self._critic_plan = Plan((d + k, *c.hidden_sizes, 1), c.activation)
         self.flops = flops(self.squashed, d, k, c.hidden_sizes, c.batch_size)
-        wanted = threads if self.flops[0] >= PARALLEL_FLOPS else 1
-        self._cuts = _cut(c.batch_size, wanted)
-        self.threads = count = len(self._cuts) - 1
-        self._teams = {"critic": Team(count), "actor": Team(count)}
-        self._actor = _Net(actor_plan, actor_plan.flat, count, False)
-        self._critics = [_Net(critic_plan, stacked_index(critic_plan, 2, j), count, True) for j in range(2)]
+        self.burst = int(min(max(BURST_FLOPS // sum(self.flops), 1), MOST_UPDATES))
+        self.set_threads(threads)
+        self._actor, self._critics = _Nets(self._actor_plan, 1), _Nets(self._critic_plan, 2)
+        self._targets = _zeros(2, self._critic_plan.size)
+        self._target_actor = _zeros(self._actor_plan.size if not self.squashed else 0)
         split = algo.split
-        self._actor_read = _zeros(actor_plan.size) if split else self._actor.weights
-        self._critics_read = [_zeros(critic_plan.size) if split else net.weights for net in self._critics]
-        self._turned_read = [_zeros(critic_plan.turned_size) if split else net.turned for net in self._critics]
-        self._work = {
-            part: [[_zeros(plan.workspace_size) for plan in (actor_plan, critic_plan, critic_plan)]
-                   for _ in range(count)] for part in ("critic", "actor")
-        }  # fmt: skip
-        for works in self._work.values():
-            for plan, work in (
-                (p, w) for three in works for p, w in zip((actor_plan, critic_plan, critic_plan), three)
-            ):
-                work[plan.workspace["one"]] = 1.0
+        self._actor_read = _zeros(self._actor_plan.size) if split else self._actor.weights[0]
+        self._read = _zeros(2, self._critic_plan.size) if split else self._critics.weights
+        self._turned_read = _zeros(2, self._critic_plan.turned_size) if split else self._critics.turned
         self._zero = _zeros(max(LANES, k))
-        self._critic_chunks, self._actor_chunks = kernels.make_chunks(actor_plan, critic_plan, k, self.squashed)
-        self._turn_actor, self._turn_critic = kernels.make_turn(actor_plan), kernels.make_turn(critic_plan)
-        self._no_target = np.zeros(0, np.float32)
+        self._updates = make_updates(self._actor_plan, self._critic_plan, k, self.squashed)
+        self._turn_actor, self._turn_critic = make_turn(self._actor_plan), make_turn(self._critic_plan)
         self._dirty = {"actor": False, "critic": False}
         self.pull()
+
+    def set_threads(self, threads: int) -> None:
+        """Use at most so many threads from now on; with `split` they are shared out, one to each half at least."""
+        wanted = threads if sum(self.flops) >= PARALLEL_FLOPS else 1
+        shares = [-(-wanted // 2), max(1, wanted // 2)] if self._algo.split else [wanted]
+        batch, actions = self._algo.config.batch_size, self._algo.policy.num_outputs
+        rooms = [_Room(share, batch, actions, self._actor_plan, self._critic_plan) for share in shares]
+        self._rooms = {CRITICS: rooms[0], ACTOR: rooms[-1], CRITICS | ACTOR: rooms[0]}
+        self.threads = sum(room.threads for room in rooms)
 
     # --- tensors and packed vectors ------------------------------------------------------------------------------------
 
@@ -160,26 +183,16 @@ class _Fused:
         """Take everything over from the algorithm's tensors."""
         algo = self._algo
         self._actor.pull_from(algo.actor_optimizer)
-        for net in self._critics:
-            net.pull_from(algo.critic_optimizer)
-            net.pull(net.target, algo.targets.flat)
-            self._turn_critic(net.weights, net.turned)
-        self._turn_actor(self._actor.weights, self._actor.turned)
-        self.pull_actor_read()
-        self.pull_critics_read()
+        self._critics.pull_from(algo.critic_optimizer)
+        self._critics.pull(self._targets, algo.targets.flat)
+        for weights, turned in zip(self._critics.weights, self._critics.turned):
+            self._turn_critic(weights, turned)
+        self._turn_actor(self._actor.weights[0], self._actor.turned[0])
+        if algo.split:
+            self._actor.pull(self._actor_read[None], algo._actor_read.flat)
+            self._critics.pull(self._read, algo._critics_read.flat)
+            self.critics_taken()
         self._dirty = {"actor": False, "critic": False}
-
-    def pull_actor_read(self) -> None:
-        """With `split`: the actor that the critics' updates read."""
-        if self._algo.split:
-            self._actor.pull(self._actor_read, self._algo._actor_read.flat)
-
-    def pull_critics_read(self) -> None:
-        """With `split`: the critics that the actor's updates read."""
-        if self._algo.split:
-            for net, read, turned in zip(self._critics, self._critics_read, self._turned_read):
-                net.pull(read, self._algo._critics_read.flat)
-                self._turn_critic(read, turned)
 
     def push_actor(self) -> None:
         """The actor and its moments into the algorithm's tensors."""
@@ -191,94 +204,111 @@ class _Fused:
         """The critics, their moments and targets into the algorithm's tensors."""
         if self._dirty["critic"]:
             self._dirty["critic"] = False
-            for net in self._critics:
-                net.push_to(self._algo.critic_optimizer)
-                net.push(net.target, self._algo.targets.flat)
+            self._critics.push_to(self._algo.critic_optimizer)
+            self._critics.push(self._targets, self._algo.targets.flat)
+
+    def push_read(self) -> None:
+        """With `split`: what each half reads of the other into the algorithm's tensors."""
+        if self._algo.split:
+            self._actor.push(self._actor_read[None], self._algo._actor_read.flat)
+            self._critics.push(self._read, self._algo._critics_read.flat)
+
+    # With `split`: the packed vectors that one half sends and where the other reads them.
+
+    @property
+    def actor_sent(self) -> Tensor:
+        return torch.from_numpy(self._actor.weights[0])
+
+    @property
+    def actor_read(self) -> Tensor:
+        return torch.from_numpy(self._actor_read)
+
+    @property
+    def critics_sent(self) -> Tensor:
+        return torch.from_numpy(self._critics.weights)
+
+    @property
+    def critics_read(self) -> Tensor:
+        return torch.from_numpy(self._read)
+
+    def critics_taken(self) -> None:
+        """After new critics were written to `critics_read`."""
+        for weights, turned in zip(self._read, self._turned_read):
+            self._turn_critic(weights, turned)
 
     # --- updates -------------------------------------------------------------------------------------------------------
 
-    def _critic(self, replay: Any, index: Tensor, noise: Tensor, committed: int, actor: np.ndarray, knobs: list[float],
-                tau: float) -> dict[str, float]:  # fmt: skip
-        """The step of the critics and of their targets, which follow by `tau`; `actor` holds the weights that choose the next
-        actions, `knobs` the last of `kernels.KNOBS`."""
-        algo, c = self._algo, self._algo.config
-        batch = len(index)
-        alpha, *more = knobs
-        numbers = np.array([c.gamma, c.n_step, committed, alpha, 1.0 / batch, *more])
-        rows, noise_rows, norm = index.numpy(), noise.numpy(), obs_statistics(algo._actor_read)
+    def update(self, replay: Any, committed: int, count: int, parts: int) -> dict[str, float]:
+        """`count` updates of the critics, the actor or both, on rows of the replay as it is at `committed` steps; figures of
+        the last one. Counters of the algorithm and its optimisers go on."""
+        algo, c, room = self._algo, self._algo.config, self._rooms[parts]
+        self._load(room)
+        sizes = np.array([
+            c.n_step, committed, replay.steps - replay.spare * replay.horizon, replay.steps, replay.num_envs, c.policy_delay,
+            getattr(algo, "learns_alpha", False),
+        ], np.int64)  # fmt: skip
+        if not 0 < min(sizes[2], committed) * replay.num_envs < 2**32:
+            raise ValueError(f"cannot draw from {min(sizes[2], committed) * replay.num_envs} transitions")
+        knobs = np.array([
+            c.gamma, 1.0 / c.batch_size, getattr(c, "target_noise", 0.0), getattr(c, "target_clip", 0.0), c.tau,
+            algo.learning_rate, c.max_grad_norm, c.adam_eps, getattr(algo, "target_entropy", 0.0),
+        ])  # fmt: skip
+        norms = np.stack([obs_statistics(algo._actor_read), obs_statistics(algo.policy)])
         data = replay.data.numpy().reshape(-1, replay.data.shape[-1])
-        one, two = self._critics
-        sums = np.zeros((self.threads, kernels.CRITIC_SUMS))
+        words, actor, critics = split_seed(algo.seed), self._actor, self._critics
+        room.counter[:] = 0
 
-        def work(thread: int) -> None:
-            self._critic_chunks(
-                self._cuts[thread], self._cuts[thread + 1], rows, data, replay.steps, replay.num_envs, noise_rows, norm,
-                numbers, actor, one.weights, two.weights, one.target, two.target, one.turned, two.turned,
-                one.grads[thread], two.grads[thread], *self._work["critic"][thread], sums[thread],
+        def work(thread: int, repeats: int = count) -> None:
+            self._updates(
+                thread, room.threads, repeats, parts, room.cuts, room.counter, data, words, knobs, sizes, room.counters,
+                room.alphas, norms, room.index, room.noise, room.tiles, actor.weights[0], actor.m[0], actor.v[0],
+                room.actor_grads, actor.turned[0], self._actor_read, self._target_actor, critics.weights, critics.m,
+                critics.v, self._targets, room.grads, critics.turned, self._read, self._turned_read, room.work, room.work0,
+                room.work1, self._zero, room.sums, room.report,
             )  # fmt: skip
 
-        self._run("critic", work, self._critic_chunks)
-        norm_value = self._step(self._critics, algo.critic_optimizer, tau, self._turn_critic)
-        self._dirty["critic"] = True
-        errors, values = sums.sum(0)
-        found = {"critic_loss": 0.5 * errors / batch, "q_value": 0.5 * values / batch}
-        return found | {"critic_grad_norm": norm_value}
+        if room.threads > 1 and not self._updates.signatures:
+            work(0, 0)  # the first call compiles
+        room.team.run(work)
+        self._store(room, parts)
+        return self._figures(room.report, parts)
 
-    def _ascend(self, replay: Any, index: Tensor, noise: Tensor, alpha: float) -> tuple[float, float, float]:
-        """The step of the actor: (minus the mean value, mean log-prob, norm of the gradient)."""
-        algo, batch = self._algo, len(index)
-        numbers = np.array([0.0, 0.0, 0.0, alpha, 1.0 / batch, 0.0, 0.0])
-        rows, noise_rows, norm = index.numpy(), noise.numpy(), obs_statistics(algo.policy)
-        data = replay.data.numpy().reshape(-1, replay.data.shape[-1])
-        net = self._actor
-        sums = np.zeros((self.threads, kernels.ACTOR_SUMS))
+    def _load(self, room: _Room) -> None:
+        """Counters of the algorithm and its optimisers."""
+        algo = self._algo
+        found = (algo.critic_optimizer, algo.actor_optimizer)
+        room.counters[:2] = algo.version, algo.actor_version
+        room.counters[2:6] = [int(n) for optimizer in found for n in (optimizer.steps, optimizer.skipped)]
 
-        def work(thread: int) -> None:
-            self._actor_chunks(
-                self._cuts[thread], self._cuts[thread + 1], rows, data, noise_rows, norm, numbers, net.weights,
-                *self._critics_read, net.turned, *self._turned_read, net.grads[thread], *self._work["actor"][thread],
-                self._zero, sums[thread],
-            )  # fmt: skip
+    def _store(self, room: _Room, parts: int) -> None:
+        algo, counters = self._algo, room.counters.tolist()
+        if parts & CRITICS:
+            algo.version = counters[0]
+            _count(algo.critic_optimizer, *counters[2:4])
+            self._dirty["critic"] = True
+        if parts & ACTOR:
+            algo.actor_version = counters[1]
+            _count(algo.actor_optimizer, *counters[4:6])
+            self._dirty["actor"] = True
 
-        self._run("actor", work, self._actor_chunks)
-        norm_value = self._step([net], algo.actor_optimizer, 0.0, self._turn_actor)
-        self._dirty["actor"] = True
-        values, log_probs = sums.sum(0) / batch
-        return values, log_probs, norm_value
+    def _figures(self, report: np.ndarray, parts: int) -> dict[str, float]:
+        batch = self._algo.config.batch_size
+        told: dict[str, float] = dict(zip(REPORT, report.tolist()))
+        found: dict[str, float] = {}
+        if parts & CRITICS:
+            found = {
+                "critic_loss": 0.5 * told["errors"] / batch,
+                "q_value": 0.5 * told["values"] / batch,
+                "critic_grad_norm": told["critic_norm"],
+            }
+        return found | (self._of_actor(told) if parts & ACTOR and told["acted"] else {})
 
-    def _run(self, part: str, work: Any, kernel: Any) -> None:
-        team = self._teams[part]
-        if team.count == 1 or kernel.signatures:
-            team.run(work)
-        else:  # the first call compiles
-            for thread in range(team.count):
-                work(thread)
-
-    def _step(self, nets: list[_Net], optimizer: Any, tau: float, turn: Any) -> float:
-        """`FlatAdam.step` of all nets together, which share its counters; the norm of their gradient."""
-        c = self._algo.config
-        for net in nets:
-            for other in net.grads[1:]:
-                kernels.add_up(net.grads[0], other)
-                other.fill(0.0)
-        norm = float(np.sqrt(sum(kernels.norm_of(net.grads[0]) for net in nets)))
-        if not np.isfinite(norm):
-            optimizer.skipped += 1
-            for net in nets:
-                net.grads[0].fill(0.0)
-                kernels.follow(net.target, net.weights, np.float32(tau))
-            return norm
-        optimizer.steps += 1
-        steps = float(optimizer.steps)
-        clip = min(1.0, c.max_grad_norm / (norm + 1e-6)) if c.max_grad_norm > 0 else 1.0
-        step_size = np.float32(self._algo.learning_rate / (1 - BETA1**steps))
-        correction = np.float32(1 / (1 - BETA2**steps))
-        for net in nets:
-            target = net.target if net.target.size else self._no_target
-            kernels.adam_step(net.weights, net.grads[0], net.m, net.v, target, np.float32(clip), step_size, correction,
-                              np.float32(c.adam_eps), np.float32(tau))  # fmt: skip
-            turn(net.weights, net.turned)
-        return norm
+    def _of_actor(self, told: dict[str, float]) -> dict[str, float]:
+        """Figures of the actor's last step."""
+        return {
+            "actor_loss": told["actor_values"] / self._algo.config.batch_size,
+            "actor_grad_norm": told["actor_norm"],
+        }
 
 
 class FusedSAC(_Fused):
@@ -286,25 +316,23 @@ class FusedSAC(_Fused):
 
     squashed = True
 
-    def __init__(self, algo: Any, threads: int) -> None:
-        super().__init__(algo, threads)
-        self._alpha = _Scalar(algo.alpha_optimizer)
-
-    def critic(self, replay: Any, index: Tensor, noise: Tensor, committed: int) -> dict[str, float]:
-        """The step of the critics and of their targets; see `ActorCritic.critic_update`."""
+    def _load(self, room: _Room) -> None:
+        super()._load(room)
         algo = self._algo
-        alpha = math.exp(algo._alpha_read.item())
-        return self._critic(replay, index, noise, committed, self._actor_read, [alpha, 0.0, 0.0], algo.config.tau)
+        room.counters[6:] = int(algo.alpha_optimizer.steps), int(algo.alpha_optimizer.skipped)
+        room.alphas[:] = [x.item() for x in (*_vectors(algo.alpha_optimizer), algo._alpha_read)]
 
-    def actor(self, replay: Any, index: Tensor, noise: Tensor) -> dict[str, float]:
-        """The step of the actor and of the entropy coefficient; see `ActorCritic.actor_update`."""
-        algo = self._algo
-        alpha = math.exp(algo.log_alpha.item())
-        values, log_probs, norm = self._ascend(replay, index, noise, alpha)
-        if algo.learns_alpha:
-            self._alpha.step(-alpha * (log_probs + algo.target_entropy), algo.learning_rate)
-        found = {"actor_loss": alpha * log_probs + values, "entropy": -log_probs, "ent_coef": alpha}
-        return found | {"actor_grad_norm": norm}
+    def _store(self, room: _Room, parts: int) -> None:
+        super()._store(room, parts)
+        if parts & ACTOR and self._algo.learns_alpha:
+            _count(self._algo.alpha_optimizer, *room.counters[6:].tolist())
+            for tensor, value in zip(_vectors(self._algo.alpha_optimizer), room.alphas.tolist()):
+                tensor.fill_(value)
+
+    def _of_actor(self, told: dict[str, float]) -> dict[str, float]:
+        alpha, log_prob = told["alpha"], told["log_probs"] / self._algo.config.batch_size
+        found = super()._of_actor(told)
+        return {**found, "actor_loss": found["actor_loss"] + alpha * log_prob, "entropy": -log_prob, "ent_coef": alpha}
 
 
 class FusedTD3(_Fused):
@@ -315,29 +343,13 @@ class FusedTD3(_Fused):
     def pull(self) -> None:
         """Take everything over from the algorithm's tensors."""
         super().pull()
-        self._target_actor = _zeros(self._actor.plan.size)
-        self._actor.pull(self._target_actor, self._algo.target_policy.flat)
+        self._actor.pull(self._target_actor[None], self._algo.target_policy.flat)
 
     def push_critics(self) -> None:
         """The critics, their moments and all targets into the algorithm's tensors."""
         if self._dirty["critic"]:
-            self._actor.push(self._target_actor, self._algo.target_policy.flat)
+            self._actor.push(self._target_actor[None], self._algo.target_policy.flat)
         super().push_critics()
-
-    def critic(self, replay: Any, index: Tensor, noise: Tensor, committed: int) -> dict[str, float]:
-        """The step of the critics and, when they are due, of all targets; see `ActorCritic.critic_update`."""
-        c = self._algo.config
-        tau = c.tau if (self._algo.version + 1) % c.policy_delay == 0 else 0.0
-        knobs = [0.0, c.target_noise, c.target_clip]
-        found = self._critic(replay, index, noise, committed, self._target_actor, knobs, tau)
-        if tau:
-            kernels.follow(self._target_actor, self._actor_read, np.float32(tau))
-        return found
-
-    def actor(self, replay: Any, index: Tensor, noise: Tensor) -> dict[str, float]:
-        """The step of the actor; see `ActorCritic.actor_update`."""
-        values, _, norm = self._ascend(replay, index, noise, 0.0)
-        return {"actor_loss": values, "actor_grad_norm": norm}
 
 
 def stacked_index(plan: Plan, count: int, which: int) -> np.ndarray:
@@ -366,22 +378,6 @@ def _vectors(optimizer: Any) -> list[Tensor]:
     return [optimizer.param, optimizer.m, optimizer.v]
 
 
-class _Scalar:
-    """`FlatAdam` on one number, without a tensor operation."""
-
-    def __init__(self, optimizer: Any) -> None:
-        self._optimizer = optimizer
-        self._values = [tensor.numpy() for tensor in _vectors(optimizer)]
-
-    def step(self, slope: float, learning_rate: float) -> None:
-        """One step; none along a slope that is not finite."""
-        if not np.isfinite(slope):
-            self._optimizer.skipped += 1
-            return
-        self._optimizer.steps += 1
-        steps = float(self._optimizer.steps)
-        param, m, v = self._values
-        m += np.float32(1 - BETA1) * (np.float32(slope) - m)
-        v += np.float32(1 - BETA2) * (np.float32(slope) ** 2 - v)
-        root = np.sqrt(v / np.float32(1 - BETA2**steps)) + np.float32(self._optimizer.eps)
-        param -= np.float32(learning_rate / (1 - BETA1**steps)) * m / root
+def _count(optimizer: Any, steps: int, skipped: int) -> None:
+    optimizer.steps.fill_(steps)
+    optimizer.skipped.fill_(skipped)

@@ -18,16 +18,13 @@ from gpuenvs.runtime.generated import define
 from gpuenvs.runtime.memory import make_load, make_store
 from gpuenvs.scalar import f32, log
 from learners.actors import LOG_STD_MAX, LOG_STD_MIN
-from learners.native.elementary import exp, square_sum, tanh
+from learners.native.elementary import exp, tanh
 from learners.native.heads import INLINED, INNER, STRICT, make_add_sums
 from learners.native.network import ROWS, Plan, Source
 from learners.native.vector import make_dots, transpose
 from learners.optim import BETA1, BETA2
 
 _REAL = np.dtype(np.float32)
-# What a kernel is told as numbers, and what it adds up.
-KNOBS = ("gamma", "n_step", "committed", "alpha", "scale", "target_noise", "target_clip")
-CRITIC_SUMS, ACTOR_SUMS = 2, 2  # squared errors, values; minus the smallest value, log-probs
 
 
 class CriticSource(Source):
@@ -175,7 +172,7 @@ def make_gather(obs_dim: int, actions: int, width: int) -> Any:
 
 
 def make_chunks(actor: Plan, critic: Plan, actions: int, squashed: bool) -> tuple[Any, Any]:
-    """(critic_chunks, actor_chunks); see their comments below.
+    """(critic_chunks, actor_chunks), for compiled code to call; see their comments below.
 
     Args:
         actions: numbers of one action.
@@ -211,10 +208,11 @@ def make_chunks(actor: Plan, critic: Plan, actions: int, squashed: bool) -> tupl
     critic_deltas = passes["critic_deltas"]
     wide = d + k
 
-    @numba.njit(**STRICT)
+    @numba.njit(**INNER)
     def critic_chunks(start, stop, index, data, steps, num_envs, noise, norm, knobs, actor_weights, weights0, weights1,
                       target0, target1, turned0, turned1, grad0, grad1, work, work0, work1, sums):  # fmt: skip
-        # Gradients of rows start..stop are added to grad0 and grad1. work0 holds the critics' passes, work1 the targets'.
+        # Gradients of rows start..stop are added to grad0 and grad1, squared errors and values to sums. work0 holds the
+        # critics' passes, work1 the targets'. knobs: gamma, n_step, committed, alpha, scale, target_noise, target_clip.
         gamma, alpha, scale = f32(knobs[0]), f32(knobs[3]), f32(knobs[4])
         n_step, committed = int(knobs[1]), int(knobs[2])
         x, cx = work[actor_x:], work0[critic_x:]
@@ -255,10 +253,10 @@ def make_chunks(actor: Plan, critic: Plan, actions: int, squashed: bool) -> tupl
                 )
             first += rows
 
-    @numba.njit(**STRICT)
+    @numba.njit(**INNER)
     def actor_chunks(start, stop, index, data, noise, norm, knobs, actor_weights, weights0, weights1, actor_turned, turned0,
                      turned1, grad, work, work0, work1, zero, sums):  # fmt: skip
-        # The gradient of rows start..stop is added to grad.
+        # The gradient of rows start..stop is added to grad, minus the smallest values and log-probs to sums.
         alpha, scale = f32(knobs[3]), f32(knobs[4])
         low, high = f32(-norm[2, 0]), f32(norm[2, 0])
         x, cx0 = work[actor_x:], work0[critic_x:]
@@ -316,13 +314,17 @@ def make_chunks(actor: Plan, critic: Plan, actions: int, squashed: bool) -> tupl
                            0, 0)  # fmt: skip
             first += rows
 
-    return cached(critic_chunks), cached(actor_chunks)
+    return critic_chunks, actor_chunks
+
+
+def turn_function(plan: Plan) -> Any:
+    """`turn(weights, turned)` of addresses: the transposed copies that a backward pass reads."""
+    return _function("def turn(weights, turned):", Source(plan).turn(), {"_transpose": transpose}, INNER)
 
 
 def make_turn(plan: Plan) -> Any:
-    """`turn(weights, turned)`: the transposed copies that a backward pass reads."""
-    source = Source(plan)
-    turn = _function("def turn_lines(weights, turned):", source.turn(), {"_transpose": transpose}, INLINED)
+    """`turn(weights, turned)` of arrays, to be called from Python."""
+    turn = turn_function(plan)
 
     @numba.njit(**STRICT)
     def turn_all(weights, turned):
@@ -331,28 +333,17 @@ def make_turn(plan: Plan) -> Any:
     return cached(turn_all)
 
 
-@cached
-@numba.njit(**STRICT)
-def add_up(total, other):
-    """total += other"""
+@numba.njit(**INNER)
+def move_over(total, other):
+    """total += other, which is zero afterwards."""
     for i in range(total.size):
         total[i] += other[i]
+        other[i] = f32(0.0)
 
 
-@cached
-@numba.njit(**STRICT)
-def norm_of(gradient):
-    """Sum of squares, float64."""
-    return square_sum(gradient)
-
-
-@cached
-@numba.njit(**STRICT)
-def adam_step(weights, grad, m, v, target, clip, step_size, correction, eps, tau):
-    """`learners.optim.FlatAdam.step` on packed vectors; then `target` follows the weights by `tau`, if it has a size.
-
-    `grad` is zero afterwards.
-    """
+@numba.njit(**INNER)
+def adam_step(weights, grad, m, v, clip, step_size, correction, eps):
+    """`learners.optim.FlatAdam.step` on packed vectors; `grad` is zero afterwards."""
     for i in range(weights.size):
         g = grad[i] * clip
         m_i = m[i] + f32(1 - BETA1) * (g - m[i])
@@ -361,12 +352,9 @@ def adam_step(weights, grad, m, v, target, clip, step_size, correction, eps, tau
         v[i] = v_i
         weights[i] -= step_size * m_i / (np.sqrt(v_i * correction) + eps)
         grad[i] = f32(0.0)
-    for i in range(target.size):
-        target[i] += tau * (weights[i] - target[i])
 
 
-@cached
-@numba.njit(**STRICT)
+@numba.njit(**INNER)
 def follow(target, weights, tau):
     """target += tau (weights - target)"""
     for i in range(target.size):

@@ -60,10 +60,12 @@ class ReplaySyncSchedule:
         block = loop.collect(self.algo.policy, self.algo.version)
         loop.commit(block, lag=0)
         self.algo.observe(block)
-        metrics: dict[str, Any] = {}
-        for _ in range(loop.updates_owed()):
-            metrics = {**metrics, **self.algo.update(loop.replay)}
-            loop.ratio.learned()
+        metrics, owed = {}, loop.updates_owed()
+        while owed:
+            count = min(owed, self.algo.burst)
+            metrics = {**metrics, **self.algo.updates(loop.replay, count)}
+            loop.ratio.learned(count)
+            owed -= count
         found = loop.take()
         metrics = {**metrics, **loop.ratio.measured(), **found.metrics}
         return loop.result(found, metrics)

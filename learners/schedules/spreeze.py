@@ -86,6 +86,8 @@ class SpreezeSchedule:
         if own.split and not algo.has_actor:
             raise ConfigError(f"{type(algo).__name__.lower()} has no actor to split from its critic; leave split out")
         self._cores = CoreSplit(own.sampler_cores) if own.sampler_cores else None
+        if self._cores is not None and self._cores.learner:
+            algo.set_threads(len(self._cores.learner))
         self._fence = Fence(algo.device, algo.policy.device)
         self.weights = Leases(algo.policy, algo.version, algo.policy.device, self._fence)
         self._parts: Parts | None = None
@@ -119,7 +121,7 @@ class SpreezeSchedule:
                 parts.append(Part("actor", self._actor_due, self._begin_step, self._actor, self._acted, enter_learner))
             else:
                 parts.append(
-                    Part("learner", self._may_learn, self._begin_update, self._learn, self._learned, enter_learner)
+                    Part("learner", self._may_learn, self._begin_burst, self._learn, self._learned, enter_learner)
                 )
             self._parts = Parts(parts)
         return self._parts
@@ -171,29 +173,40 @@ class SpreezeSchedule:
         blocks, self._to_observe = self._to_observe, []
         return blocks
 
-    def _learn(self, blocks: list[Block]) -> dict[str, Any]:
+    def _begin_burst(self) -> tuple[list[Block], int]:
+        """As many updates as are owed and soon over: between two publications there is one call of the engine."""
+        most = self.algo.burst if self.own.deterministic else min(self.algo.burst, self.own.publish_every)
+        if self.own.deterministic:
+            most = min(most, self._turns["critic"])
+        elif self.loop.ratio.target:
+            most = min(most, self.loop.updates_owed())
+        return self._begin_update(), max(1, most)
+
+    def _learn(self, given: tuple[list[Block], int]) -> tuple[dict[str, Any], int]:
+        blocks, count = given
         with self._fence.work():
             for block in blocks:
                 self.algo.observe(block)
-            metrics = self.algo.update(self.loop.replay)
+            metrics = self.algo.updates(self.loop.replay, count)
             self._publish()
-        return metrics
+        return metrics, count
 
-    def _critic(self, blocks: list[Block]) -> dict[str, Any]:
+    def _critic(self, blocks: list[Block]) -> tuple[dict[str, Any], int]:
         with self._fence.work():
             for block in blocks:
                 self.algo.observe(block)
             self._exchanged += self.algo.take_actor()
             metrics = self.algo.critic_update(self.loop.replay)
             self._exchanged += self.algo.send_critics()
-        return metrics
+        return metrics, 1
 
-    def _learned(self, metrics: dict[str, Any]) -> None:
+    def _learned(self, result: tuple[dict[str, Any], int]) -> None:
+        metrics, count = result
         del self._reading["critic"]
         self._metrics = {**self._metrics, **metrics}
-        self.loop.ratio.learned()
+        self.loop.ratio.learned(count)
         if self.own.deterministic:
-            self._turns["critic"] -= 1
+            self._turns["critic"] -= count
 
     def _actor_due(self) -> bool:
         return self.algo.actor_due()

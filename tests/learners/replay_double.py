@@ -58,6 +58,7 @@ class Double:
 
     has_actor = True
     config_class = Config
+    burst = 1
 
     def __init__(self, config, observation_space, action_space, seed=0, on_update=lambda kind, number: None):
         self.config, self.seed, self.num_envs, self.frames = config, seed, config.num_envs, config.batch_size
@@ -65,6 +66,11 @@ class Double:
         self.policy = DoublePolicy(observation_space.shape[0], action_space.shape[0])
         self.version = self.actor_version = 0
         self.on_update, self.drawn, self.sent = on_update, [], []
+
+    def updates(self, replay, count):
+        for _ in range(count):
+            metrics = self.update(replay)
+        return metrics
 
     def update(self, replay):
         metrics = self.critic_update(replay)

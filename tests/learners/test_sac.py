@@ -401,7 +401,7 @@ def test_native_updates_on_two_threads_are_those_of_one(monkeypatch):
         for _ in range(5):
             algo.update(replay)
         algo.push_actor(), algo.push_critics()
-        found.append((algo.policy.flat.clone(), algo.critics.flat.clone(), algo._native._teams["critic"].count))
+        found.append((algo.policy.flat.clone(), algo.critics.flat.clone(), algo._native.threads))
     assert [count for *_, count in found] == [1, 2]
     assert torch.allclose(found[0][0], found[1][0], atol=1e-5) and torch.allclose(found[0][1], found[1][1], atol=1e-5)
 
