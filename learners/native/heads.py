@@ -163,8 +163,8 @@ def make_value_gradient() -> Any:
     return _build("value_gradient", "z, row_a, row_b, dz, stats, clip_range, scale, rows", [], row, INNER)
 
 
-def make_add_sums() -> Any:
-    """`add_sums(values, totals, rows, count)`: totals[k] += sum over rows of values[k * ROWS + row]."""
+def make_add_sums(stride: int = ROWS) -> Any:
+    """`add_sums(values, totals, rows, count)`: totals[k] += sum over rows of values[k * stride + row]."""
     load, store = make_load(0, np.dtype(np.float32)), make_store(1, np.dtype(np.float32))
     load_total = make_load(1, np.dtype(np.float32))
 
@@ -173,7 +173,7 @@ def make_add_sums() -> Any:
         for k in range(count):
             total = f32(0.0)
             for r in range(rows):
-                total += load(values, k * ROWS + r)
+                total += load(values, k * stride + r)
             store(totals, k, f32(load_total(totals, k) + total))
 
     return add_sums

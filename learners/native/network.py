@@ -24,6 +24,7 @@ class Plan:
     Attributes:
         sizes: layer sizes, input first.
         log_std: True for an actor of continuous actions, whose log_std comes last.
+        rows: most rows that go through the network together.
         offsets: (layer, "weight" or "bias") -> element offset in the packed vector; `log_std` under ("log_std",).
         size: length of the packed vector, a multiple of LANES.
         flat, packed: equally long index arrays: packed_vector[packed] = flat_vector[flat].
@@ -31,8 +32,8 @@ class Plan:
         turned: layer -> element offset of its transposed copy; `turned_size` elements in all.
     """
 
-    def __init__(self, sizes: tuple[int, ...], activation: str, log_std: bool = False) -> None:
-        self.sizes, self.activation, self.log_std = sizes, activation, log_std
+    def __init__(self, sizes: tuple[int, ...], activation: str, log_std: bool = False, rows: int = ROWS) -> None:
+        self.sizes, self.activation, self.log_std, self.rows = sizes, activation, log_std, rows
         self.obs_dim, self.outputs = sizes[0], sizes[-1]
         self.offsets: dict[tuple, int] = {}
         flat, packed = [], []
@@ -54,10 +55,10 @@ class Plan:
             end = _round_up(end + self.outputs)
         self.size = end
         self.flat, self.packed = np.concatenate(flat), np.concatenate(packed)
-        hidden = ROWS * sum(sizes[1:-1])
+        hidden = rows * sum(sizes[1:-1])
         rows_of = {"x": self.obs_dim, "z": self.outputs, "dz": self.outputs, "action": self.outputs, "stats": 4}
-        lengths = {"h": hidden, "d": hidden, **{name: ROWS * k for name, k in rows_of.items()}}
-        lengths |= dict.fromkeys(("log_prob", "entropy", "row_a", "row_b"), ROWS)
+        lengths = {"h": hidden, "d": hidden, **{name: rows * k for name, k in rows_of.items()}}
+        lengths |= dict.fromkeys(("log_prob", "entropy", "row_a", "row_b"), rows)
         self.workspace, self.workspace_size = _lay_out({**lengths, "one": LANES})
         middle = range(1, len(sizes) - 2)
         self.turned, self.turned_size = _lay_out({layer: sizes[layer] * sizes[layer + 1] for layer in middle})
@@ -133,7 +134,7 @@ class Source:
     def _hidden(self, layer: int, kind: str) -> str:
         """Address of the activations ("h") or their gradients ("d") of hidden layer `layer` (0-based)."""
         before = sum(self.plan.sizes[1 : layer + 1])
-        return f"({self.prefix}work + {4 * (self.plan.workspace[kind] + ROWS * before)})"
+        return f"({self.prefix}work + {4 * (self.plan.workspace[kind] + self.plan.rows * before)})"
 
     def _weight(self, base: str, layer: int, kind: str) -> str:
         return f"({self.prefix}{base} + {4 * self.plan.offsets[layer, kind]})"
@@ -143,7 +144,7 @@ class Source:
         return f"({self.prefix}work + {4 * self.plan.workspace[name]})"
 
     def forward(self) -> list[str]:
-        """From x (rows, obs_dim) in the workspace to z[k * ROWS + row]."""
+        """From x (rows, obs_dim) in the workspace to z[k * plan.rows + row]."""
         sizes = self.plan.sizes
         lines = []
         source, width = self.work("x"), sizes[0]
@@ -156,11 +157,13 @@ class Source:
         last = len(sizes) - 2
         self.names[f"_dots_{width}"] = make_dots(width)
         weight, bias = (self._weight("weights", last, kind) for kind in ("weight", "bias"))
-        lines.append(f"_dots_{width}({source}, {width}, {weight}, {bias}, {self.work('z')}, {ROWS}, rows, {sizes[-1]})")
+        lines.append(
+            f"_dots_{width}({source}, {width}, {weight}, {bias}, {self.work('z')}, {self.plan.rows}, rows, {sizes[-1]})"
+        )
         return lines
 
     def backward(self) -> list[str]:
-        """From dz[k * ROWS + row] to the gradient, added to what lies at `grad`."""
+        """From dz[k * plan.rows + row] to the gradient, added to what lies at `grad`."""
         sizes = self.plan.sizes
         last = len(sizes) - 2
         width, outputs = sizes[-2], sizes[-1]
@@ -168,12 +171,12 @@ class Source:
         top = self._hidden(last - 1, "h")
         weight = self._weight("grad", last, "weight")
         add = self._matmul(width, "add", "none")
-        lines = [f"{add}({dz}, {ROWS}, 1, {top}, {width}, {weight}, {width}, 0, {outputs}, rows)"]
+        lines = [f"{add}({dz}, {self.plan.rows}, 1, {top}, {width}, {weight}, {width}, 0, {outputs}, rows)"]
         lines.append(f"_add_sums({dz}, {self._weight('grad', last, 'bias')}, rows, {outputs})")
         name = self._matmul(width, "zero", f"{self.plan.activation}_grad")
         target = self._hidden(last - 1, "d")
         weight = self._weight("weights", last, "weight")
-        lines.append(f"{name}({dz}, 1, {ROWS}, {weight}, {width}, {target}, {width}, {top}, rows, {outputs})")
+        lines.append(f"{name}({dz}, 1, {self.plan.rows}, {weight}, {width}, {target}, {width}, {top}, rows, {outputs})")
         for layer in range(last - 1, -1, -1):
             size, width = sizes[layer + 1], sizes[layer]
             delta = self._hidden(layer, "d")

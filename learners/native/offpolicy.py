@@ -25,13 +25,15 @@ from gpuenvs.runtime.threads import Team, allowed_cores
 from learners.distributed import local_size
 from learners.native.barrier import make_counter
 from learners.native.epochs import pack, unpack
-from learners.native.network import ROWS, Plan, obs_statistics
+from learners.native.network import Plan, obs_statistics
 from learners.native.offpolicy_kernels import make_turn
 from learners.native.offpolicy_update import ACTOR, ALPHA, COUNTERS, CRITICS, REPORT, SUMS, make_updates
 from learners.native.vector import LANES
 
 # Below so many operations an update is too short for a second thread to pay.
 PARALLEL_FLOPS = 1e7
+# Rows that go through a network together. The second-level cache holds their activations beside the weights of one critic.
+CHUNK = 128
 # A call makes so many updates at most, and so many that they are over in some tens of milliseconds: a training that is
 # paused or ends waits for it.
 MOST_UPDATES, BURST_FLOPS = 8, 5e9
@@ -119,13 +121,16 @@ class _Room:
     """Threads, and what they write while they make an update: for one of the halves with `split`, else for both."""
 
     def __init__(self, threads: int, batch: int, actions: int, actor: Plan, critic: Plan) -> None:
-        self.cuts = np.array(_cut(batch, threads))
-        self.threads = count = len(self.cuts) - 1
+        self.threads = count = _even(min(threads, -(-batch // LANES)))
+        self.cuts = np.array(_cut(batch, count))
         self.team = Team(count)
         self.counter = make_counter()
         self.index, self.noise = np.zeros(batch, np.int64), _zeros(1, batch, actions)
-        self.tiles = _zeros(count, 4, ROWS)
-        self.actor_grads, self.grads = _zeros(count, actor.size), _zeros(count, 2, critic.size)
+        self.tiles = _zeros(count, 4, CHUNK)
+        wide = critic.obs_dim
+        self.batch = (_zeros(batch * wide), _zeros(batch * wide), _zeros(batch), _zeros(batch), _zeros(batch))
+        self.values = _zeros(2, batch)
+        self.actor_grads, self.grads = _zeros(count, actor.size), _zeros(max(1, count // 2), 2, critic.size)
         self.work, self.work0, self.work1 = (_zeros(count, plan.workspace_size) for plan in (actor, critic, critic))
         for plan, work in ((actor, self.work), (critic, self.work0), (critic, self.work1)):
             work[:, plan.workspace["one"]] = 1.0
@@ -150,8 +155,8 @@ class _Fused:
         self._algo = algo
         c, policy = algo.config, algo.policy
         d, k = policy.obs_dim, policy.num_outputs
-        self._actor_plan = Plan((d, *c.hidden_sizes, 2 * k if self.squashed else k), c.activation)
-        self._critic_plan = Plan((d + k, *c.hidden_sizes, 1), c.activation)
+        self._actor_plan = Plan((d, *c.hidden_sizes, 2 * k if self.squashed else k), c.activation, rows=CHUNK)
+        self._critic_plan = Plan((d + k, *c.hidden_sizes, 1), c.activation, rows=CHUNK)
         self.flops = flops(self.squashed, d, k, c.hidden_sizes, c.batch_size)
         self.burst = int(min(max(BURST_FLOPS // sum(self.flops), 1), MOST_UPDATES))
         self.set_threads(threads)
@@ -261,10 +266,10 @@ class _Fused:
         def work(thread: int, repeats: int = count) -> None:
             self._updates(
                 thread, room.threads, repeats, parts, room.cuts, room.counter, data, words, knobs, sizes, room.counters,
-                room.alphas, norms, room.index, room.noise, room.tiles, actor.weights[0], actor.m[0], actor.v[0],
-                room.actor_grads, actor.turned[0], self._actor_read, self._target_actor, critics.weights, critics.m,
-                critics.v, self._targets, room.grads, critics.turned, self._read, self._turned_read, room.work, room.work0,
-                room.work1, self._zero, room.sums, room.report,
+                room.alphas, norms, room.index, room.noise, room.tiles, room.batch, room.values, actor.weights[0],
+                actor.m[0], actor.v[0], room.actor_grads, actor.turned[0], self._actor_read, self._target_actor,
+                critics.weights, critics.m, critics.v, self._targets, room.grads, critics.turned, self._read,
+                self._turned_read, room.work, room.work0, room.work1, self._zero, room.sums, room.report,
             )  # fmt: skip
 
         if room.threads > 1 and not self._updates.signatures:
@@ -367,11 +372,15 @@ def _zeros(*shape: int) -> np.ndarray:
     return aligned_zeros(shape, np.dtype(np.float32))
 
 
+def _even(threads: int) -> int:
+    """One thread, or pairs of threads."""
+    return 1 if threads < 2 else threads // 2 * 2
+
+
 def _cut(batch: int, threads: int) -> list[int]:
-    """Where each thread's rows begin and end: whole chunks of ROWS."""
-    chunks = -(-batch // ROWS)
-    threads = max(1, min(threads, chunks))
-    return [min(batch, ROWS * (chunks * t // threads)) for t in range(threads)] + [batch]
+    """Where each thread's rows begin and end: multiples of LANES."""
+    groups = -(-batch // LANES)
+    return [min(batch, LANES * (groups * t // threads)) for t in range(threads)] + [batch]
 
 
 def _vectors(optimizer: Any) -> list[Tensor]:

@@ -1,8 +1,8 @@
-"""The numba side of `learners.native.offpolicy`: gather, targets, forward and backward passes of SAC and TD3 over chunks of
-rows.
+"""The numba side of `learners.native.offpolicy`: gather, targets, forward and backward passes of SAC and TD3 over rows of
+a batch.
 
-Rows go through all networks in chunks of ROWS, whose activations stay in the second-level cache. The formulas are those of
-`learners.sac`, `learners.td3` and `learners.actors`, differentiated by hand.
+Rows go through a network in chunks of `Plan.rows`, whose activations stay in the second-level cache. The formulas are those
+of `learners.sac`, `learners.td3` and `learners.actors`, differentiated by hand.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from gpuenvs.scalar import f32, log
 from learners.actors import LOG_STD_MAX, LOG_STD_MIN
 from learners.native.elementary import exp, tanh
 from learners.native.heads import INLINED, INNER, STRICT, make_add_sums
-from learners.native.network import ROWS, Plan, Source
+from learners.native.network import Plan, Source
 from learners.native.vector import make_dots, transpose
 from learners.optim import BETA1, BETA2
 
+# What `prepare` leaves for all threads: observation and action, now and after the steps that count, (B, obs_dim + actions),
+# row after row; (B,) reward, discount and log-prob of the following action.
+BATCH = ("cx", "fx", "reward", "discount", "log_prob")
 _REAL = np.dtype(np.float32)
 
 
@@ -36,9 +39,8 @@ class CriticSource(Source):
         last = len(sizes) - 2
         top, weight = self._hidden(last - 1, "h"), self._weight("weights", last, "weight")
         name, target = self._matmul(sizes[-2], "zero", f"{plan.activation}_grad"), self._hidden(last - 1, "d")
-        lines = [
-            f"{name}({self.work('dz')}, 1, {ROWS}, {weight}, {sizes[-2]}, {target}, {sizes[-2]}, {top}, rows, {sizes[-1]})"
-        ]
+        dz = f"{self.work('dz')}, 1, {plan.rows}"
+        lines = [f"{name}({dz}, {weight}, {sizes[-2]}, {target}, {sizes[-2]}, {top}, rows, {sizes[-1]})"]
         for layer in range(last - 1, 0, -1):
             size, width = sizes[layer + 1], sizes[layer]
             name = self._matmul(width, "zero", f"{plan.activation}_grad")
@@ -52,12 +54,14 @@ class CriticSource(Source):
         return lines
 
     def action_gradient(self, actions: int, zero: str, out: str) -> list[str]:
-        """d z / d action [k * ROWS + row] at the address `out`, after `deltas`; `zero` is the address of zeros."""
+        """d z / d action [k * plan.rows + row] at the address `out`, after `deltas`; `zero` is the address of zeros."""
         width = self.plan.sizes[1]
         first = self.plan.offsets[0, "weight"] + (self.plan.obs_dim - actions) * width
         self.names[f"_dots_{width}"] = make_dots(width)
         weight = f"({self.prefix}weights + {4 * first})"
-        return [f"_dots_{width}({self._hidden(0, 'd')}, {width}, {weight}, {zero}, {out}, {ROWS}, rows, {actions})"]
+        return [
+            f"_dots_{width}({self._hidden(0, 'd')}, {width}, {weight}, {zero}, {out}, {self.plan.rows}, rows, {actions})"
+        ]
 
 
 def _function(head: str, lines: list[str], names: dict[str, Any], options: dict[str, Any]) -> Any:
@@ -81,8 +85,8 @@ def _draw_lines(plan: Plan, source: Source, k: int, keep: bool) -> list[str]:
     z, action, log_prob = source.work("z"), source.work("action"), source.work("log_prob")
     lines = ["for r in range(rows):", "    total = _0"]
     for j in range(k):
-        at = f"{j * ROWS} + r"
-        raw = f"{(k + j) * ROWS} + r"
+        at = f"{j * plan.rows} + r"
+        raw = f"{(k + j) * plan.rows} + r"
         lines += [
             f"    t = _tanh(_ld_z({z}, {raw}))",
             "    s = _LOW + _HALF_SPAN * (t + _1)",
@@ -101,7 +105,7 @@ def _smooth_lines(plan: Plan, source: Source, k: int) -> list[str]:
     """From z and noise to TD3's smoothed actions in work("action"); log-probs are zero."""
     lines = ["deviation, limit = _f32(knobs[5]), _f32(knobs[6])", "for r in range(rows):"]
     for j in range(k):
-        at = f"{j * ROWS} + r"
+        at = f"{j * plan.rows} + r"
         lines += [
             f"    n = min(max(deviation * _ld_noise(noise, (first + r) * {k} + {j}), -limit), limit)",
             f"    _st_action({source.work('action')}, {at}, min(max(_tanh(_ld_z({source.work('z')}, {at})) + n, -_1), _1))",
@@ -113,7 +117,7 @@ def _tanh_lines(plan: Plan, source: Source, k: int) -> list[str]:
     """From z to actions in work("action"), without noise."""
     lines = ["for r in range(rows):"]
     for j in range(k):
-        at = f"{j * ROWS} + r"
+        at = f"{j * plan.rows} + r"
         lines.append(f"    _st_action({source.work('action')}, {at}, _tanh(_ld_z({source.work('z')}, {at})))")
     return [*lines, f"    _st_log_prob({source.work('log_prob')}, r, _0)"]
 
@@ -171,8 +175,8 @@ def make_gather(obs_dim: int, actions: int, width: int) -> Any:
     return gather
 
 
-def make_chunks(actor: Plan, critic: Plan, actions: int, squashed: bool) -> tuple[Any, Any]:
-    """(critic_chunks, actor_chunks), for compiled code to call; see their comments below.
+def make_phases(actor: Plan, critic: Plan, actions: int, squashed: bool) -> tuple[Any, Any, Any, Any]:
+    """(prepare, ask, learn, ascend), for compiled code to call; see their comments below.
 
     Args:
         actions: numbers of one action.
@@ -183,6 +187,7 @@ def make_chunks(actor: Plan, critic: Plan, actions: int, squashed: bool) -> tupl
     names = _names()
     source, critic_source = Source(actor), CriticSource(critic)
     passes: dict[str, Any] = {}
+    wide, chunk = d + k, actor.rows
     for name, one, lines in (
         ("actor_forward", source, source.forward()),
         ("actor_backward", source, source.backward()),
@@ -190,7 +195,7 @@ def make_chunks(actor: Plan, critic: Plan, actions: int, squashed: bool) -> tupl
         ("critic_backward", critic_source, critic_source.backward()),
         ("critic_deltas", critic_source, critic_source.deltas() + critic_source.action_gradient(k, "zero", "out")),
     ):
-        more = {**one.names, "_add_sums": make_add_sums()}
+        more = {**one.names, "_add_sums": make_add_sums(chunk)}
         passes[name] = _function(f"def {name}(rows, work, weights, turned, grad, zero, out):", lines, more, INLINED)
     every = names
     following = _draw_lines(actor, source, k, False) if squashed else _smooth_lines(actor, source, k)
@@ -199,72 +204,73 @@ def make_chunks(actor: Plan, critic: Plan, actions: int, squashed: bool) -> tupl
     draw_kept = _function("def draw_kept(first, rows, work, noise):", own, every, INNER)
     gather = make_gather(d, k, 2 * d + k + 3)
     action, log_prob = actor.workspace["action"], actor.workspace["log_prob"]
-    row_a, row_b = actor.workspace["row_a"], actor.workspace["row_b"]
     z, dz = critic.workspace["z"], critic.workspace["dz"]
     actor_x, critic_x = actor.workspace["x"], critic.workspace["x"]
     actor_dz, actor_z = actor.workspace["dz"], actor.workspace["z"]
     actor_forward, actor_backward = passes["actor_forward"], passes["actor_backward"]
     critic_forward, critic_backward = passes["critic_forward"], passes["critic_backward"]
     critic_deltas = passes["critic_deltas"]
-    wide = d + k
 
     @numba.njit(**INNER)
-    def critic_chunks(start, stop, index, data, steps, num_envs, noise, norm, knobs, actor_weights, weights0, weights1,
-                      target0, target1, turned0, turned1, grad0, grad1, work, work0, work1, sums):  # fmt: skip
-        # Gradients of rows start..stop are added to grad0 and grad1, squared errors and values to sums. work0 holds the
-        # critics' passes, work1 the targets'. knobs: gamma, n_step, committed, alpha, scale, target_noise, target_clip.
-        gamma, alpha, scale = f32(knobs[0]), f32(knobs[3]), f32(knobs[4])
-        n_step, committed = int(knobs[1]), int(knobs[2])
-        x, cx = work[actor_x:], work0[critic_x:]
-        fx = work1[critic_x:]
-        first = start
-        while first < stop:
-            rows = min(stop - first, ROWS)
-            reward, discount = work[row_a : row_a + ROWS], work[row_b : row_b + ROWS]
-            gather(
-                first, rows, index, data, steps, num_envs, norm, gamma, n_step, committed, x, cx, fx, reward, discount
-            )
-            actor_forward(rows, work.ctypes.data, actor_weights.ctypes.data, 0, 0, 0, 0)
+    def prepare(start, stop, index, data, steps, num_envs, noise, norm, knobs, weights, batch, work):
+        # Inputs of both critics and their targets, of rows start..stop, into `batch`: see BATCH. knobs: gamma, n_step,
+        # committed, alpha, scale, target_noise, target_clip.
+        cx, fx, reward, discount, log_probs = batch
+        for first in range(start, stop, chunk):
+            rows = min(stop - first, chunk)
+            gather(first, rows, index, data, steps, num_envs, norm, f32(knobs[0]), int(knobs[1]), int(knobs[2]),
+                   work[actor_x:], cx[first * wide :], fx[first * wide :], reward[first:], discount[first:])  # fmt: skip
+            actor_forward(rows, work.ctypes.data, weights.ctypes.data, 0, 0, 0, 0)
             draw(first, rows, work.ctypes.data, noise.ctypes.data, knobs)
-            for j in range(k):
-                for r in range(rows):
-                    fx[r * wide + d + j] = work[action + j * ROWS + r]
-            critic_forward(rows, work1.ctypes.data, target0.ctypes.data, 0, 0, 0, 0)
             for r in range(rows):
-                work1[dz + r] = work1[z + r]
-            critic_forward(rows, work1.ctypes.data, target1.ctypes.data, 0, 0, 0, 0)
-            for r in range(rows):
-                least = min(work1[dz + r], work1[z + r])
-                work1[dz + r] = reward[r] + discount[r] * (least - alpha * work[log_prob + r])
-            for net in range(2):
-                weights, turned, grad = (weights0, turned0, grad0) if net == 0 else (weights1, turned1, grad1)
-                critic_forward(rows, work0.ctypes.data, weights.ctypes.data, 0, 0, 0, 0)
-                error_sum, value_sum = f32(0.0), f32(0.0)
-                for r in range(rows):
-                    value = work0[z + r]
-                    error = value - work1[dz + r]
-                    error_sum += error * error
-                    value_sum += value
-                    work0[dz + r] = error * scale
-                sums[0] += error_sum
-                sums[1] += value_sum
-                critic_backward(
-                    rows, work0.ctypes.data, weights.ctypes.data, turned.ctypes.data, grad.ctypes.data, 0, 0
-                )
-            first += rows
+                log_probs[first + r] = work[log_prob + r]
+                for j in range(k):
+                    fx[(first + r) * wide + d + j] = work[action + j * chunk + r]
 
     @numba.njit(**INNER)
-    def actor_chunks(start, stop, index, data, noise, norm, knobs, actor_weights, weights0, weights1, actor_turned, turned0,
-                     turned1, grad, work, work0, work1, zero, sums):  # fmt: skip
-        # The gradient of rows start..stop is added to grad, minus the smallest values and log-probs to sums.
+    def ask(start, stop, target, batch, values, work):
+        # What one target makes of the following states and actions of rows start..stop, into values.
+        fx = batch[1]
+        for first in range(start, stop, chunk):
+            rows = min(stop - first, chunk)
+            work[critic_x : critic_x + rows * wide] = fx[first * wide : (first + rows) * wide]
+            critic_forward(rows, work.ctypes.data, target.ctypes.data, 0, 0, 0, 0)
+            values[first : first + rows] = work[z : z + rows]
+
+    @numba.njit(**INNER)
+    def learn(start, stop, knobs, weights, turned, batch, values, grad, work, sums):
+        # The gradient of one critic for rows start..stop is added to grad, squared errors and values to sums.
+        cx, _, reward, discount, log_probs = batch
+        alpha, scale = f32(knobs[3]), f32(knobs[4])
+        for first in range(start, stop, chunk):
+            rows = min(stop - first, chunk)
+            work[critic_x : critic_x + rows * wide] = cx[first * wide : (first + rows) * wide]
+            critic_forward(rows, work.ctypes.data, weights.ctypes.data, 0, 0, 0, 0)
+            error_sum, value_sum = f32(0.0), f32(0.0)
+            for r in range(rows):
+                i = first + r
+                least = min(values[0, i], values[1, i])
+                value = work[z + r]
+                error = value - (reward[i] + discount[i] * (least - alpha * log_probs[i]))
+                error_sum += error * error
+                value_sum += value
+                work[dz + r] = error * scale
+            sums[0] += error_sum
+            sums[1] += value_sum
+            critic_backward(rows, work.ctypes.data, weights.ctypes.data, turned.ctypes.data, grad.ctypes.data, 0, 0)
+
+    @numba.njit(**INNER)
+    def ascend(start, stop, index, data, noise, norm, knobs, actor_weights, weights0, weights1, actor_turned, turned0,
+               turned1, grad, work, work0, work1, zero, sums):  # fmt: skip
+        # The gradient of the actor for rows start..stop is added to grad, minus the smallest values and log-probs to sums.
         alpha, scale = f32(knobs[3]), f32(knobs[4])
         low, high = f32(-norm[2, 0]), f32(norm[2, 0])
         x, cx0 = work[actor_x:], work0[critic_x:]
         cx1 = work1[critic_x:]
-        slope0, slope1 = np.empty(k * ROWS, np.float32), np.empty(k * ROWS, np.float32)
+        slope0, slope1 = np.empty(k * chunk, np.float32), np.empty(k * chunk, np.float32)
         first = start
         while first < stop:
-            rows = min(stop - first, ROWS)
+            rows = min(stop - first, chunk)
             for r in range(rows):
                 i = index[first + r]
                 for j in range(d):
@@ -276,7 +282,7 @@ def make_chunks(actor: Plan, critic: Plan, actions: int, squashed: bool) -> tupl
             draw_kept(first, rows, work.ctypes.data, noise.ctypes.data)
             for j in range(k):
                 for r in range(rows):
-                    value = work[action + j * ROWS + r]
+                    value = work[action + j * chunk + r]
                     cx0[r * wide + d + j] = value
                     cx1[r * wide + d + j] = value
             critic_forward(rows, work0.ctypes.data, weights0.ctypes.data, 0, 0, 0, 0)
@@ -302,7 +308,7 @@ def make_chunks(actor: Plan, critic: Plan, actions: int, squashed: bool) -> tupl
                           slope0.ctypes.data)  # fmt: skip
             for j in range(k):
                 for r in range(rows):
-                    at, raw = j * ROWS + r, (k + j) * ROWS + r
+                    at, raw = j * chunk + r, (k + j) * chunk + r
                     a = work[action + at]
                     if squashed:
                         du = (slope0[at] + slope1[at]) * (f32(1.0) - a * a) + alpha * scale * f32(2.0) * a
@@ -314,7 +320,7 @@ def make_chunks(actor: Plan, critic: Plan, actions: int, squashed: bool) -> tupl
                            0, 0)  # fmt: skip
             first += rows
 
-    return critic_chunks, actor_chunks
+    return prepare, ask, learn, ascend
 
 
 def turn_function(plan: Plan) -> Any:

@@ -1,8 +1,8 @@
 """Whole updates of SAC and TD3 in one call, by threads that share the rows of a batch and the weights of an optimiser's step.
 
-    thread 0 | draw, chunks | norm | step | turn |      | draw, chunks ...
-    thread 1 | draw, chunks | norm | step | turn |      | draw, chunks ...
-                            ^      ^      ^      ^ all meet (`learners.native.barrier`)
+    thread 0 | half of the rows: draw, actor | target 0 | critic 0: gradient | step | half of the rows: actor ...
+    thread 1 | the other half                | target 1 | critic 1: gradient | step | the other half ...
+                                             ^          ^ all meet           ^      ^ (`learners.native.barrier`)
 
 What decides the result, rows of a thread and the order of sums, depends on the number of threads alone. Counters and the
 entropy coefficient are kept by every thread for itself, from the same sums.
@@ -103,67 +103,89 @@ def make_updates(actor: Plan, critic: Plan, actions: int, squashed: bool) -> Any
         actions: numbers of one action.
         squashed: SAC, else TD3; see `offpolicy_kernels.make_chunks`.
     """
-    critic_chunks, actor_chunks = kernels.make_chunks(actor, critic, actions, squashed)
+    prepare, ask, learn, ascend = kernels.make_phases(actor, critic, actions, squashed)
     turn_actor, turn_critic = kernels.turn_function(actor), kernels.turn_function(critic)
-    actor_size, critic_size = actor.size, critic.size
-    reported = len(REPORT)
+    actor_size, critic_size, reported = actor.size, critic.size, len(REPORT)
 
     @numba.njit(**STRICT)
     def updates(thread, threads, count, parts, cuts, counter, data, words, knobs, sizes, counters, alphas, norms,
-                index, noise, tiles, actor_weights, actor_m, actor_v, actor_grads, actor_turned, actor_read, target_actor,
-                weights, m, v, targets, grads, turned, read, turned_read, work, work0, work1, zero, sums,
+                index, noise, tiles, batch, values, actor_weights, actor_m, actor_v, actor_grads, actor_turned, actor_read,
+                target_actor, weights, m, v, targets, grads, turned, read, turned_read, work, work0, work1, zero, sums,
                 report):  # fmt: skip
         start, stop = cuts[thread], cuts[thread + 1]
+        # Threads two by two: one has the first critic's rows, the other the second's, and both critics stay in the caches of
+        # their cores.
+        groups = max(1, threads // 2)
+        group, first_net, last_net = thread // 2, thread % 2, thread % 2 + 1
+        if threads == 1:
+            group, first_net, last_net = 0, 0, 2
+        begin, end = cuts[group * threads // groups], cuts[(group + 1) * threads // groups]
+        low0, high0 = _share(critic_size, group, groups)
+        low, high = _share(actor_size, thread, threads)
         version, actor_version, critic_steps, critic_skipped = counters[0], counters[1], counters[2], counters[3]
         actor_steps, actor_skipped, alpha_steps, alpha_skipped = counters[4], counters[5], counters[6], counters[7]
         tau, delay, eps = f32(knobs[4]), sizes[5], f32(knobs[7])
-        meetings, alpha, mine = 0, alphas.copy(), sums[thread]
-        low0, high0 = _share(critic_size, thread, threads)
-        low, high = _share(actor_size, thread, threads)
-        told = np.zeros(reported)
+        meetings, alpha, mine, told = 0, alphas.copy(), sums[thread], np.zeros(reported)
         for _ in range(count):
             if parts & CRITICS:
-                # --- critics: gradient
+                # --- critics: what both learn from
                 _draw(start, stop, version, words, sizes, index)
                 _noise(start, stop, version, words, _NEXT_PLANE, noise, tiles[thread])
-                mine[:] = 0.0
                 given = np.array(
                     [knobs[0], sizes[0], sizes[1], math.exp(np.float64(alpha[3])), knobs[1], knobs[2], knobs[3]]
                 )
-                critic_chunks(start, stop, index, data, sizes[3], sizes[4], noise, norms[0], given,
-                              actor_read if squashed else target_actor, weights[0], weights[1], targets[0], targets[1],
-                              turned[0], turned[1], grads[thread, 0], grads[thread, 1], work[thread], work0[thread],
-                              work1[thread], mine)  # fmt: skip
+                prepare(start, stop, index, data, sizes[3], sizes[4], noise, norms[0], given,
+                        actor_read if squashed else target_actor, batch, work[thread])  # fmt: skip
                 meetings = meet(counter, threads, meetings)
+                for net in range(first_net, last_net):
+                    ask(begin, end, targets[net], batch, values[net], work1[thread])
+                meetings = meet(counter, threads, meetings)
+                # --- gradient
+                mine[:] = 0.0
+                for net in range(first_net, last_net):
+                    learn(
+                        begin,
+                        end,
+                        given,
+                        weights[net],
+                        turned[net],
+                        batch,
+                        values,
+                        grads[group, net],
+                        work0[thread],
+                        mine,
+                    )
+                if groups > 1:
+                    meetings = meet(counter, threads, meetings)
                 # --- norm
-                told[0], told[1] = sums[:, 0].sum(), sums[:, 1].sum()
-                for net in range(2):
-                    mine[4 + net] = _gather_squares(grads[:, net], low0, high0)
+                for net in range(first_net, last_net):
+                    mine[4] += _gather_squares(grads[:, net], low0, high0)
                 meetings = meet(counter, threads, meetings)
                 # --- step
-                norm = math.sqrt(sums[:, 4].sum() + sums[:, 5].sum())
+                told[0], told[1], norm = sums[:, 0].sum(), sums[:, 1].sum(), math.sqrt(sums[:, 4].sum())
                 told[2] = norm
                 version += 1
                 due = squashed or version % delay == 0
                 if math.isfinite(norm):
                     critic_steps += 1
                     clip, step_size, correction = _rates(norm, knobs, critic_steps)
-                    for net in range(2):
+                    for net in range(first_net, last_net):
                         kernels.adam_step(weights[net, low0:high0], grads[0, net, low0:high0], m[net, low0:high0],
                                           v[net, low0:high0], clip, step_size, correction, eps)  # fmt: skip
                 else:
                     critic_skipped += 1
-                    for net in range(2):
+                    for net in range(first_net, last_net):
                         grads[0, net, low0:high0] = f32(0.0)
                 if due:
-                    for net in range(2):
+                    for net in range(first_net, last_net):
                         kernels.follow(targets[net, low0:high0], weights[net, low0:high0], tau)
                     if not squashed:
                         kernels.follow(target_actor[low:high], actor_read[low:high], tau)
-                meetings = meet(counter, threads, meetings)
+                if groups > 1:
+                    meetings = meet(counter, threads, meetings)
                 # --- copies for the way back
-                for net in range(2):
-                    if net % threads == thread:
+                if group == 0:
+                    for net in range(first_net, last_net):
                         turn_critic(weights[net].ctypes.data, turned[net].ctypes.data)
                 meetings = meet(counter, threads, meetings)
             if parts & ACTOR and (not parts & CRITICS or version // delay > actor_version):
@@ -175,16 +197,16 @@ def make_updates(actor: Plan, critic: Plan, actions: int, squashed: bool) -> Any
                 mine[:] = 0.0
                 alpha_now = math.exp(np.float64(alpha[0]))
                 given = np.array([0.0, 0.0, 0.0, alpha_now, knobs[1], 0.0, 0.0])
-                actor_chunks(start, stop, index, data, noise, norms[1], given, actor_weights, read[0], read[1], actor_turned,
+                ascend(start, stop, index, data, noise, norms[1], given, actor_weights, read[0], read[1], actor_turned,
                              turned_read[0], turned_read[1], actor_grads[thread], work[thread], work0[thread],
                              work1[thread], zero, mine)  # fmt: skip
                 meetings = meet(counter, threads, meetings)
                 # --- norm
                 told[3], told[4], told[6] = sums[:, 0].sum(), sums[:, 1].sum(), alpha_now
-                mine[6] = _gather_squares(actor_grads, low, high)
+                mine[4] = _gather_squares(actor_grads, low, high)
                 meetings = meet(counter, threads, meetings)
                 # --- step
-                norm = math.sqrt(sums[:, 6].sum())
+                norm = math.sqrt(sums[:, 4].sum())
                 told[5], told[7] = norm, 1.0
                 actor_version += 1
                 if math.isfinite(norm):
