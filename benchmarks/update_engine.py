@@ -4,7 +4,7 @@ the machine's own matrix product.
 The floor of an update is the time that torch.mm of two 1024 x 1024 float32 matrices, on as many threads, takes for as many
 operations (`learners.native.offpolicy.flops`, matrix products alone). All parts are measured in turns, round by round, so
 that what else the machine does meets them alike; a figure is the best call's: of processor time on one thread, of the clock
-on several.
+on several. The engine makes as many updates a call as schedules ask it for (`burst`).
 """
 
 from __future__ import annotations
@@ -93,17 +93,20 @@ def measure(case: Case, threads: int, seconds: float, rounds: int = 8) -> dict[s
     replay = filled(case)
     start = time.perf_counter()
     algos = {engine: algorithm(case, engine) for engine in ("fused", "torch")}
-    if algos["fused"]._native.threads != threads:
-        algos["fused"]._native = type(algos["fused"]._native)(algos["fused"], threads)
+    algos["fused"].set_threads(threads)
     algos["fused"].update(replay)
     first = time.perf_counter() - start
     a, b, c = (torch.randn(MM_SIZE, MM_SIZE) for _ in range(3))
-    work: dict[str, Callable[[], Any]] = {name: lambda algo=algo: algo.update(replay) for name, algo in algos.items()}
+    counts = {name: algo.burst for name, algo in algos.items()}
+    work: dict[str, Callable[[], Any]] = {
+        name: lambda algo=algo: algo.updates(replay, algo.burst) for name, algo in algos.items()
+    }
     work["mm"] = lambda: torch.mm(a, b, out=c)
     best = {name: _best(run, seconds / rounds, threads) for name, run in work.items()}
     for _ in range(rounds - 1):
         for name, run in work.items():
             best[name] = min(best[name], _best(run, seconds / rounds, threads))
+    best |= {name: best[name] / count for name, count in counts.items()}
     critic, actor = flops(case.algo == "sac", case.obs_dim, case.actions, case.hidden_sizes, case.batch_size)
     rate = 2 * MM_SIZE**3 / best["mm"]
     return {

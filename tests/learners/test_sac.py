@@ -406,6 +406,55 @@ def test_native_updates_on_two_threads_are_those_of_one(monkeypatch):
     assert torch.allclose(found[0][0], found[1][0], atol=1e-5) and torch.allclose(found[0][1], found[1][1], atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "name, threads, more", [("sac", 2, {"n_step": 3}), ("sac", 1, {"policy_delay": 2}), ("td3", 2, {})]
+)
+def test_several_updates_in_one_call_are_single_ones_bit_for_bit(monkeypatch, name, threads, more):
+    from learners.native import offpolicy
+
+    monkeypatch.setattr(offpolicy, "PARALLEL_FLOPS", 0.0)
+    replay, found = filled(), []
+    for counts in ((7,), (1, 3, 2, 1)):
+        algo = make(name, "fused", batch_size=100, **more)
+        algo.set_threads(threads)
+        assert algo._native.threads == threads
+        for count in counts:
+            metrics = algo.updates(replay, count)
+        state = algo.state_dict()
+        assert algo.version == 7 and algo.critic_optimizer.steps == 7
+        assert algo.actor_version == algo.actor_optimizer.steps == 7 // algo.config.policy_delay
+        found.append((state, metrics))
+    (one, metrics), (several, same) = found
+    assert {"critic_loss", "actor_loss", "actor_grad_norm"} <= metrics.keys()
+    assert all(float(metrics[key]) == float(same[key]) for key in same)
+    for key, value in one.items():
+        for part in value if isinstance(value, dict) else ():
+            assert torch.equal(torch.as_tensor(value[part]), torch.as_tensor(several[key][part])), (key, part)
+    assert name != "sac" or torch.equal(one["log_alpha"], several["log_alpha"])
+
+
+def test_both_halves_alone_make_what_an_update_makes():
+    """Draws within the engine are those of `learners.draws`, of critics and actor apart as together."""
+    replay = filled()
+    together, apart = make("sac", "fused", batch_size=64), make("sac", "fused", batch_size=64)
+    for _ in range(3):
+        together.updates(replay, 1)
+        apart.update(replay)
+    for algo in (together, apart):
+        algo.push_actor(), algo.push_critics()
+    assert torch.equal(together.policy.flat, apart.policy.flat) and torch.equal(
+        together.critics.flat, apart.critics.flat
+    )
+
+
+def test_an_odd_thread_stays_out_and_an_empty_replay_is_refused():
+    from learners.native.offpolicy import _even
+
+    assert [_even(n) for n in (1, 2, 3, 4, 5)] == [1, 2, 2, 4, 4]
+    with pytest.raises(ValueError, match="cannot draw from 0 transitions"):
+        make("sac", "fused").updates(filled(blocks=0), 1)
+
+
 def test_a_gradient_that_is_not_finite_is_skipped_natively_as_well():
     replay = filled()
     replay.reward.fill_(float("inf"))
