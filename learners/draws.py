@@ -53,7 +53,9 @@ def indices(committed: int, visible: int, num_envs: int, steps: int, seed: int, 
     out = np.empty(count, np.int64)
     oldest = (committed - visible) % steps * num_envs
     words = split_seed(seed)
-    fill_indices(out, 0, *words, np.int64(update), fill_plane(INDEX_STREAM), oldest, visible * num_envs, steps * num_envs)
+    fill_indices(
+        out, 0, *words, np.int64(update), fill_plane(INDEX_STREAM), oldest, visible * num_envs, steps * num_envs
+    )
     return torch.from_numpy(out)
 
 

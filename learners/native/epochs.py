@@ -14,10 +14,10 @@ from gpuenvs.runtime.disk_cache import cached
 from gpuenvs.runtime.generated import define
 from gpuenvs.runtime.memory import make_store
 from gpuenvs.scalar import f32, i32
+from learners.native.adam import make_adam
 from learners.native.elementary import square_sum
 from learners.native.heads import (
     INLINED,
-    INNER,
     STRICT,
     make_add_sums,
     make_log_probs,
@@ -103,23 +103,6 @@ def _make_chunks(plan: Plan, source: Source, critic: bool) -> Any:
     return numba.njit(**INLINED)(define("chunks", "\n".join(lines), names, "learners.native"))
 
 
-def _make_adam(beta1: float, beta2: float) -> Any:
-    m_rate, v_rate = f32(1 - beta1), f32(1 - beta2)
-
-    @numba.njit(**INNER)
-    def adam(weights, grad, m, v, clip, step_size, correction, eps):
-        """`FlatAdam.step` on packed vectors."""
-        for k in range(weights.size):
-            g = grad[k] * clip
-            m_k = m[k] + m_rate * (g - m[k])
-            v_k = v[k] + v_rate * (g * g - v[k])
-            m[k] = m_k
-            v[k] = v_k
-            weights[k] -= step_size * m_k / (np.sqrt(v_k * correction) + eps)
-
-    return adam
-
-
 class Kernels(NamedTuple):
     """All epochs in one call, and the same in parts for processes that exchange something in between."""
 
@@ -138,7 +121,7 @@ def make_kernels(plan: Plan, critic: bool, betas: tuple[float, float]) -> Kernel
     state is (3, size): packed weights and Adam's two moments. See `learners.native.update.FusedEpochs.run` for the rest.
     """
     source, (beta1, beta2) = Source(plan), betas
-    adam = _make_adam(beta1, beta2)
+    adam = make_adam(beta1, beta2)
     chunks = _make_chunks(plan, source, critic)
     lines = ["def turn(weights, turned):", *(f"    {line}" for line in source.turn() or ["pass"])]
     turn = numba.njit(**INLINED)(define("turn", "\n".join(lines), {"_transpose": transpose}, "learners.native"))

@@ -22,7 +22,6 @@ from learners.native.elementary import exp, tanh
 from learners.native.heads import INLINED, INNER, STRICT, make_add_sums
 from learners.native.network import Plan, Source
 from learners.native.vector import make_dots, transpose
-from learners.optim import BETA1, BETA2
 
 # What `prepare` leaves for all threads: observation and action, now and after the steps that count, (B, obs_dim + actions),
 # row after row; (B,) reward, discount and log-prob of the following action.
@@ -345,19 +344,6 @@ def move_over(total, other):
     for i in range(total.size):
         total[i] += other[i]
         other[i] = f32(0.0)
-
-
-@numba.njit(**INNER)
-def adam_step(weights, grad, m, v, clip, step_size, correction, eps):
-    """`learners.optim.FlatAdam.step` on packed vectors; `grad` is zero afterwards."""
-    for i in range(weights.size):
-        g = grad[i] * clip
-        m_i = m[i] + f32(1 - BETA1) * (g - m[i])
-        v_i = v[i] + f32(1 - BETA2) * (g * g - v[i])
-        m[i] = m_i
-        v[i] = v_i
-        weights[i] -= step_size * m_i / (np.sqrt(v_i * correction) + eps)
-        grad[i] = f32(0.0)
 
 
 @numba.njit(**INNER)

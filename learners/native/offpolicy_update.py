@@ -21,6 +21,7 @@ from gpuenvs.runtime.disk_cache import cached
 from gpuenvs.scalar import f32
 from learners.draws import INDEX_STREAM, NORMAL_STREAM, fill_indices
 from learners.native import offpolicy_kernels as kernels
+from learners.native.adam import make_adam
 from learners.native.barrier import meet
 from learners.native.elementary import square_sum
 from learners.native.heads import INNER, STRICT
@@ -48,6 +49,7 @@ _INDEX_PLANE = fill_plane(INDEX_STREAM)
 _NEXT_PLANE, _OWN_PLANE = fill_plane(NORMAL_STREAM), fill_plane(NORMAL_STREAM + 1)
 _NORMALS = fill_kernel("normal", "float32")
 _INDICES = fill_indices
+_adam = make_adam(BETA1, BETA2, clear=True)
 
 
 @numba.njit(**INNER)
@@ -170,7 +172,7 @@ def make_updates(actor: Plan, critic: Plan, actions: int, squashed: bool) -> Any
                     critic_steps += 1
                     clip, step_size, correction = _rates(norm, knobs, critic_steps)
                     for net in range(first_net, last_net):
-                        kernels.adam_step(weights[net, low0:high0], grads[0, net, low0:high0], m[net, low0:high0],
+                        _adam(weights[net, low0:high0], grads[0, net, low0:high0], m[net, low0:high0],
                                           v[net, low0:high0], clip, step_size, correction, eps)  # fmt: skip
                 else:
                     critic_skipped += 1
@@ -212,7 +214,7 @@ def make_updates(actor: Plan, critic: Plan, actions: int, squashed: bool) -> Any
                 if math.isfinite(norm):
                     actor_steps += 1
                     clip, step_size, correction = _rates(norm, knobs, actor_steps)
-                    kernels.adam_step(actor_weights[low:high], actor_grads[0, low:high], actor_m[low:high],
+                    _adam(actor_weights[low:high], actor_grads[0, low:high], actor_m[low:high],
                                       actor_v[low:high], clip, step_size, correction, eps)  # fmt: skip
                 else:
                     actor_skipped += 1

@@ -348,3 +348,28 @@ def test_an_engine_that_cannot_be_is_refused_and_auto_falls_back_to_pytorch():
     assert PPO(PPOConfig(hidden_sizes=(10,)), OBS, SPACES["discrete"]).engine == "torch"
     assert PPO(PPOConfig(), OBS, SPACES["discrete"]).engine == "fused"
     assert choose_engine("torch", True) == "torch"
+
+
+def test_adam_lets_moments_that_shrink_for_ever_end_at_zero():
+    """float32 numbers below 1.2e-38 are slow; a unit that has died leaves none behind, and a step stays what it was."""
+    from learners.native.adam import make_adam
+
+    adam = make_adam(0.9, 0.999)
+
+    @njit
+    def steps(count, weights, grad, m, v):
+        for _ in range(count):
+            adam(weights, grad, m, v, np.float32(1), np.float32(1e-3), np.float32(1), np.float32(1e-8))
+
+    weights, grad, m, v = np.zeros((4, 64), np.float32)
+    m[:], v[:] = 1e-3, 1e-6
+    m[32:], grad[48:] = -1e-3, 1e-20
+    expected, moment = 0.0, 1e-3
+    for _ in range(3000):
+        moment *= 0.9
+        expected -= 1e-3 * moment / 1e-3
+    steps(3000, weights, grad, m, v)
+    assert (m == 0).all() and (v > 1e-8).all()
+    assert weights[:32] == pytest.approx(expected, rel=0.02) and weights[32:] == pytest.approx(-expected, rel=0.02)
+    steps(100_000, weights, grad, m, v)
+    assert (v == 0).all()
