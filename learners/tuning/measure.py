@@ -73,9 +73,9 @@ def update_frames_hz(config: RunConfig, seconds: float = MEASURE_SECONDS) -> flo
             loop.replay.commit(loop.collect(algo.policy, 0))
 
         def update() -> int:
-            for value in algo.update(loop.replay).values():
+            for value in algo.updates(loop.replay, algo.burst).values():
                 _wait(value)
-            return algo.frames
+            return algo.frames * algo.burst
 
         return hz(update, seconds)
 
