@@ -390,20 +390,21 @@ def test_operations_of_an_update_by_hand():
     assert flops(False, 3, 1, (64, 64), 256)[1] == 256 * 2 * (4416 + to_action + 3 * 4352 - 192)
 
 
-def test_native_updates_on_two_threads_are_those_of_one(monkeypatch):
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_native_updates_on_several_threads_are_those_of_one(monkeypatch, name):
     from learners.native import offpolicy
 
     replay, found = filled(), []
-    for threads in (1, 2):
+    for threads in (1, 2, 4):
         monkeypatch.setattr(offpolicy, "PARALLEL_FLOPS", 0.0)
-        algo = make("sac", batch_size=200)
-        algo._native = offpolicy.FusedSAC(algo, threads)
-        for _ in range(5):
-            algo.update(replay)
+        algo = make(name, "fused", batch_size=200)
+        algo.set_threads(threads)
+        algo.updates(replay, 5)
         algo.push_actor(), algo.push_critics()
         found.append((algo.policy.flat.clone(), algo.critics.flat.clone(), algo._native.threads))
-    assert [count for *_, count in found] == [1, 2]
-    assert torch.allclose(found[0][0], found[1][0], atol=1e-5) and torch.allclose(found[0][1], found[1][1], atol=1e-5)
+    assert [count for *_, count in found] == [1, 2, 4]
+    for actor, critics, _ in found[1:]:
+        assert torch.allclose(found[0][0], actor, atol=1e-5) and torch.allclose(found[0][1], critics, atol=1e-5)
 
 
 @pytest.mark.parametrize(
