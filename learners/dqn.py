@@ -18,8 +18,9 @@ from learners.config import option, validate
 from learners.critics import follow
 from learners.distributed import Group
 from learners.networks import cloned_state
-from learners.off_policy import SCALINGS, Metrics, scaled_rate
+from learners.off_policy import Metrics
 from learners.optim import FlatAdam
+from learners.rates import SCALINGS, rate_at, total_updates
 from learners.replay import Block, Replay, Sample
 
 
@@ -37,6 +38,7 @@ class DQNConfig:
     buffer_size: int = option(100_000, "transitions kept in the replay", ge=1)
     learning_starts: int = option(5_000, "steps of random actions before learning begins", ge=0)
     learning_rate: float = option(5e-4, "Adam's step size at a batch of 256 rows", gt=0)
+    lr_end: float = option(1.0, "share of learning_rate left at total_steps; 1 keeps it constant", ge=0, le=1)
     lr_scaling: str = option("sqrt", "how step sizes follow batch_size / 256, up to 3e-3", choices=SCALINGS)
     gamma: float = option(0.99, "discount per step", ge=0, le=1)
     n_step: int = option(3, "steps of reward before bootstrapping", ge=1)
@@ -62,11 +64,6 @@ class DQNConfig:
 
     def __post_init__(self) -> None:
         validate(self)
-
-    @property
-    def total_updates(self) -> float:
-        """Updates of the whole run; 0 where the ratio is free."""
-        return max(0, self.total_steps - self.learning_starts) * self.update_to_data / self.batch_size
 
 
 class DQN:
@@ -110,8 +107,8 @@ class DQN:
 
     @property
     def learning_rate(self) -> float:
-        """Of the optimiser, for the config's batch."""
-        return scaled_rate(self.config.learning_rate, self.config.batch_size, self.config.lr_scaling)
+        """Of the next update; see `learners.off_policy.rate_at`."""
+        return rate_at(self.config, self.version)
 
     def updates(self, replay: Replay, count: int) -> Metrics:
         """`count` times `update`; what the last one returned."""
@@ -149,7 +146,7 @@ class DQN:
     def epsilon(self) -> float:
         """Probability of a random action after the updates made so far."""
         c = self.config
-        falling = c.epsilon_share * c.total_updates
+        falling = c.epsilon_share * total_updates(c)
         progress = min(1.0, self.version / falling) if falling else 1.0
         return 1.0 + (c.epsilon_end - 1.0) * progress
 

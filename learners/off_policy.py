@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -18,22 +17,12 @@ from learners.handover import Handover
 from learners.native.offpolicy_update import ACTOR, CRITICS
 from learners.networks import cloned_state
 from learners.optim import FlatAdam
+from learners.rates import rate_at
 from learners.replay import Block, Replay, Sample
 
 Metrics = dict[str, Tensor | float]
 # Streams of `learners.draws.normals`; `learners.native.offpolicy_update` uses the same.
 NEXT_ACTION, OWN_ACTION = 0, 1
-REFERENCE_BATCH = 256  # what `learning_rate` is meant for
-LARGEST_RATE = 3e-3
-SCALINGS = ("sqrt", "linear", "none")
-
-
-def scaled_rate(learning_rate: float, batch_size: int, scaling: str) -> float:
-    """The step size for a batch: times sqrt(batch / 256) (`sqrt`: Adam's noise stays the same; Malladi et al. 2022, arXiv
-    2205.10287) or times batch / 256 (`linear`), at most 3e-3 unless `learning_rate` is larger itself."""
-    ratio = batch_size / REFERENCE_BATCH
-    factor = {"sqrt": math.sqrt(ratio), "linear": ratio, "none": 1.0}[scaling]
-    return min(learning_rate * factor, max(LARGEST_RATE, learning_rate))
 
 
 class ActorCritic(ABC):
@@ -145,8 +134,8 @@ class ActorCritic(ABC):
 
     @property
     def learning_rate(self) -> float:
-        """Of all optimisers, for the config's batch."""
-        return scaled_rate(self.config.learning_rate, self.config.batch_size, self.config.lr_scaling)
+        """Of the next update; see `rate_at`."""
+        return rate_at(self.config, self.version)
 
     @property
     def burst(self) -> int:

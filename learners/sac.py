@@ -20,8 +20,9 @@ from learners.compiled import COMPILE
 from learners.config import option, validate
 from learners.critics import follow, least
 from learners.native import ENGINES, offpolicy
-from learners.off_policy import SCALINGS, ActorCritic, Metrics
+from learners.off_policy import ActorCritic, Metrics
 from learners.optim import FlatAdam
+from learners.rates import SCALINGS, rate_at
 from learners.replay import Sample
 
 
@@ -39,6 +40,7 @@ class SACConfig:
     buffer_size: int = option(1_000_000, "transitions kept in the replay", ge=1)
     learning_starts: int = option(5_000, "steps of random actions before learning begins", ge=0)
     learning_rate: float = option(3e-4, "Adam's step size at a batch of 256 rows", gt=0)
+    lr_end: float = option(1.0, "share of learning_rate left at total_steps; 1 keeps it constant", ge=0, le=1)
     lr_scaling: str = option("sqrt", "how step sizes follow batch_size / 256, up to 3e-3", choices=SCALINGS)
     gamma: float = option(0.99, "discount per step", ge=0, le=1)
     n_step: int = option(1, "steps of reward before bootstrapping", ge=1)
@@ -123,7 +125,7 @@ class SAC(ActorCritic):
     def _critic_step(self, sample: Sample, noise: Tensor) -> Metrics:
         c = self.config
         loss, value, grad = self._critic_gradient(sample, noise)
-        norm = self.critic_optimizer.step(grad, self.learning_rate, c.max_grad_norm)
+        norm = self.critic_optimizer.step(grad, rate_at(c, self.version), c.max_grad_norm)
         follow(self.targets.flat, self.critics.flat, c.tau)
         return {"critic_loss": loss, "q_value": value.mean(), "critic_grad_norm": norm}
 
@@ -134,14 +136,14 @@ class SAC(ActorCritic):
         return loss, log_prob
 
     def _actor_step(self, obs: Tensor, noise: Tensor) -> Metrics:
-        c = self.config
+        c, rate = self.config, rate_at(self.config, self.actor_updates_at)
         loss, log_prob, grad = self._actor_gradient(obs, noise)
-        norm = self.actor_optimizer.step(grad, self.learning_rate, c.max_grad_norm)
+        norm = self.actor_optimizer.step(grad, rate, c.max_grad_norm)
         alpha = self.log_alpha.exp()
         if self.learns_alpha:
             # d/d log_alpha of -alpha (log_prob + target_entropy)
             slope = -alpha * (log_prob.mean() + self.target_entropy)
-            self.alpha_optimizer.step(slope, self.learning_rate)
+            self.alpha_optimizer.step(slope, rate)
         return {
             "actor_loss": loss,
             "entropy": -log_prob.mean(),

@@ -19,7 +19,8 @@ from learners.compiled import COMPILE
 from learners.config import option, validate
 from learners.critics import follow
 from learners.native import ENGINES, offpolicy
-from learners.off_policy import SCALINGS, ActorCritic, Metrics
+from learners.off_policy import ActorCritic, Metrics
+from learners.rates import SCALINGS, rate_at
 from learners.replay import Sample
 
 
@@ -37,6 +38,7 @@ class TD3Config:
     buffer_size: int = option(1_000_000, "transitions kept in the replay", ge=1)
     learning_starts: int = option(5_000, "steps of random actions before learning begins", ge=0)
     learning_rate: float = option(3e-4, "Adam's step size at a batch of 256 rows", gt=0)
+    lr_end: float = option(1.0, "share of learning_rate left at total_steps; 1 keeps it constant", ge=0, le=1)
     lr_scaling: str = option("sqrt", "how step sizes follow batch_size / 256, up to 3e-3", choices=SCALINGS)
     gamma: float = option(0.99, "discount per step", ge=0, le=1)
     n_step: int = option(1, "steps of reward before bootstrapping", ge=1)
@@ -119,7 +121,7 @@ class TD3(ActorCritic):
     def _critic_step(self, sample: Sample, noise: Tensor) -> Metrics:
         c = self.config
         loss, value, grad = self._critic_gradient(sample, noise)
-        norm = self.critic_optimizer.step(grad, self.learning_rate, c.max_grad_norm)
+        norm = self.critic_optimizer.step(grad, rate_at(c, self.version), c.max_grad_norm)
         if (self.version + 1) % c.policy_delay == 0:
             follow(self.targets.flat, self.critics.flat, c.tau)
             follow(self.target_policy.flat, self._actor_read.flat, c.tau)
@@ -132,5 +134,6 @@ class TD3(ActorCritic):
 
     def _actor_step(self, obs: Tensor, noise: Tensor) -> Metrics:
         loss, _, grad = self._actor_gradient(obs, noise)
-        norm = self.actor_optimizer.step(grad, self.learning_rate, self.config.max_grad_norm)
+        rate = rate_at(self.config, self.actor_updates_at)
+        norm = self.actor_optimizer.step(grad, rate, self.config.max_grad_norm)
         return {"actor_loss": loss, "actor_grad_norm": norm}

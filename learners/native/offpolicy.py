@@ -29,6 +29,7 @@ from learners.native.network import Plan, obs_statistics
 from learners.native.offpolicy_kernels import make_turn
 from learners.native.offpolicy_update import ACTOR, ALPHA, COUNTERS, CRITICS, REPORT, SUMS, make_updates
 from learners.native.vector import LANES
+from learners.rates import scaled_rate, total_updates
 
 # Below so many operations an update is too short for a second thread to pay.
 PARALLEL_FLOPS = 1e7
@@ -254,9 +255,11 @@ class _Fused:
         ], np.int64)  # fmt: skip
         if not 0 < min(sizes[2], committed) * replay.num_envs < 2**32:
             raise ValueError(f"cannot draw from {min(sizes[2], committed) * replay.num_envs} transitions")
+        total = total_updates(c)
         knobs = np.array([
             c.gamma, 1.0 / c.batch_size, getattr(c, "target_noise", 0.0), getattr(c, "target_clip", 0.0), c.tau,
-            algo.learning_rate, c.max_grad_norm, c.adam_eps, getattr(algo, "target_entropy", 0.0),
+            scaled_rate(c.learning_rate, c.batch_size, c.lr_scaling), c.max_grad_norm, c.adam_eps,
+            getattr(algo, "target_entropy", 0.0), (1.0 - c.lr_end) / total if total else 0.0, c.lr_end,
         ])  # fmt: skip
         norms = np.stack([obs_statistics(algo._actor_read), obs_statistics(algo.policy)])
         data = replay.data.numpy().reshape(-1, replay.data.shape[-1])

@@ -32,6 +32,7 @@ from learners.optim import BETA1, BETA2
 # What an update is told as numbers.
 KNOBS = (
     "gamma", "scale", "target_noise", "target_clip", "tau", "learning_rate", "max_grad_norm", "eps", "target_entropy",
+    "lr_fall", "lr_end",
 )  # fmt: skip
 # Counters that go on from call to call, and numbers that hold for one call.
 COUNTERS = (
@@ -68,10 +69,16 @@ def _gather_squares(grads, first, last):
 
 
 @numba.njit(**INNER)
-def _rates(norm, knobs, steps):
+def _rate_at(knobs, update):
+    """`learners.off_policy.rate_at`"""
+    return knobs[5] * max(1.0 - knobs[9] * update, knobs[10])
+
+
+@numba.njit(**INNER)
+def _rates(norm, knobs, update, steps):
     """(factor of the gradient, step size, correction of the second moment) of Adam's step number `steps`."""
     clip = min(1.0, knobs[6] / (norm + 1e-6)) if knobs[6] > 0.0 else 1.0
-    return f32(clip), f32(knobs[5] / (1 - BETA1 ** float(steps))), f32(1 / (1 - BETA2 ** float(steps)))
+    return f32(clip), f32(_rate_at(knobs, update) / (1 - BETA1 ** float(steps))), f32(1 / (1 - BETA2 ** float(steps)))
 
 
 @numba.njit(**INNER)
@@ -170,7 +177,7 @@ def make_updates(actor: Plan, critic: Plan, actions: int, squashed: bool) -> Any
                 due = squashed or version % delay == 0
                 if math.isfinite(norm):
                     critic_steps += 1
-                    clip, step_size, correction = _rates(norm, knobs, critic_steps)
+                    clip, step_size, correction = _rates(norm, knobs, version - 1, critic_steps)
                     for net in range(first_net, last_net):
                         _adam(weights[net, low0:high0], grads[0, net, low0:high0], m[net, low0:high0],
                                           v[net, low0:high0], clip, step_size, correction, eps)  # fmt: skip
@@ -210,10 +217,11 @@ def make_updates(actor: Plan, critic: Plan, actions: int, squashed: bool) -> Any
                 # --- step
                 norm = math.sqrt(sums[:, 4].sum())
                 told[5], told[7] = norm, 1.0
+                before = actor_version * delay
                 actor_version += 1
                 if math.isfinite(norm):
                     actor_steps += 1
-                    clip, step_size, correction = _rates(norm, knobs, actor_steps)
+                    clip, step_size, correction = _rates(norm, knobs, before, actor_steps)
                     _adam(actor_weights[low:high], actor_grads[0, low:high], actor_m[low:high],
                                       actor_v[low:high], clip, step_size, correction, eps)  # fmt: skip
                 else:
@@ -223,7 +231,7 @@ def make_updates(actor: Plan, critic: Plan, actions: int, squashed: bool) -> Any
                     slope = -alpha_now * (told[4] * knobs[1] + knobs[8])
                     if math.isfinite(slope):
                         alpha_steps += 1
-                        _alpha_step(alpha, alpha_steps, f32(slope), knobs[5], eps)
+                        _alpha_step(alpha, alpha_steps, f32(slope), _rate_at(knobs, before), eps)
                     else:
                         alpha_skipped += 1
                 if parts & CRITICS:

@@ -9,7 +9,7 @@ Learning from a replay, with batch B, x environment steps collected per update a
 The first factor is that of McCandlish et al. 2018, "An Empirical Model of Large-Batch Training" (arXiv 1812.06162): below
 the critical batch more rows save updates, above it they do not. The second says the same of data, beginning with what the
 preset collects (x0): fresher and more varied rows save updates, up to a fifth of them. Learning rates follow the batch by
-`learners.off_policy.scaled_rate`. Seconds add up because sampler and learner share the cores.
+`learners.rates.scaled_rate`. Seconds add up because sampler and learner share the cores.
 
 On-policy, with N rows of a horizon (N0 of the preset):
 

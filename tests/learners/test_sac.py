@@ -15,7 +15,7 @@ from learners import compat
 from learners.actors import QPolicy, SquashedPolicy, TanhPolicy, squashed_log_prob
 from learners.config import make_config
 from learners.critics import Critics, follow, least, of_least, project
-from learners.off_policy import scaled_rate
+from learners.rates import rate_at, scaled_rate
 from learners.replay import Replay
 from learners.sac import SAC, SACConfig
 from learners.td3 import TD3, TD3Config
@@ -305,6 +305,19 @@ def test_step_sizes_follow_the_batch_by_the_stated_rule():
     assert scaled_rate(1e-2, 2**20, "sqrt") == 1e-2
 
 
+def test_step_sizes_fall_linearly_over_the_updates_of_the_run():
+    more = {
+        "total_steps": 2000,
+        "learning_starts": 1000,
+        "update_to_data": 32.0,
+        "batch_size": 64,
+        "learning_rate": 1e-3,
+    }
+    config = SACConfig(**more, lr_end=0.1, lr_scaling="none")  # 500 updates
+    assert [rate_at(config, update) for update in (0, 250, 500, 600)] == pytest.approx([1e-3, 5.5e-4, 1e-4, 1e-4])
+    assert rate_at(SACConfig(**{**more, "update_to_data": 0.0}, lr_end=0.1, lr_scaling="none"), 10**6) == 1e-3
+
+
 def test_what_does_not_fit_is_one_line():
     with pytest.raises(ConfigError, match="sac cannot act"):
         compat.check("sac", "spreeze", CHOICE)
@@ -329,6 +342,7 @@ def test_what_does_not_fit_is_one_line():
         {},
         {"n_step": 3, "norm_obs": True, "max_grad_norm": 0.3},
         {"activation": "tanh", "policy_delay": 2, "batch_size": 80},
+        {"lr_end": 0.0, "learning_starts": 1000, "total_steps": 1096, "update_to_data": 4.0},
     ],
     ids=str,
 )
@@ -341,8 +355,10 @@ def test_native_updates_are_those_of_torch(options):
     block = replay.begin()
     for algo in (native, torch_):
         algo.observe(block)
+    begin = torch_.policy.flat.clone()
     for _ in range(8):
         found, expected = native.update(replay), torch_.update(replay)
+    assert not torch.allclose(begin, torch_.policy.flat, atol=1e-3)
     for name in expected:
         assert float(found[name]) == pytest.approx(float(expected[name]), rel=2e-3, abs=2e-5), name
     a, b = native.state_dict(), torch_.state_dict()
