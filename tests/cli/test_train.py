@@ -185,12 +185,11 @@ def test_a_signal_saves_says_where_and_resume_goes_on(gpurl, tiny, tmp_path, num
 
 
 def test_a_second_signal_leaves_at_once_with_a_whole_checkpoint(tiny, tmp_path):
-    training = Training(tmp_path / "run", (*tiny, "--set", "num_steps=20000"))  # an iteration that takes a while
-    training.wait_for(lambda: training.run.metrics_file.exists())
-    time.sleep(0.3)
+    training = Training(tmp_path / "run", (*tiny, "--set", "num_steps=5000"))  # an iteration that takes a while
+    training.wait_for(lambda: checkpoint.list_steps(training.run.checkpoints))
     training.process.send_signal(signal.SIGINT)
-    training.wait_for(lambda: True)
-    time.sleep(0.05)
+    said = iter(training.process.stderr.readline, "")
+    assert any("stopping" in line for line in said)  # two that come before Python looks would be one
     training.process.send_signal(signal.SIGINT)
     code, _, err = training.end()
     assert code == 130 and "Traceback" not in err
