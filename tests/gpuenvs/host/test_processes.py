@@ -22,6 +22,8 @@ from gpuenvs.host import HostPool, host_spec
 from tests.gpuenvs.host.envs import ME
 from tests.gpuenvs.host.watching import executors_of, server_of, step_all
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background leave it ignored
+
 def make(**keywords):
     pool = HostPool(host_spec(f"{ME}Faulty", keywords), 3, executors=3)
     pool.start()
