@@ -67,8 +67,26 @@ def measure_speed(seconds: float, turns: int, python: str, envs: list[str]) -> l
 
 
 def missing(entries: dict[str, Entry], name: str, seeds: range, wanted: str) -> list[int]:
-    """Seeds of a contender or variant that are not there under the settings with this digest."""
-    return [seed for seed in seeds if entries.get(f"{name}/s{seed}", {}).get("settings") != wanted]
+    """Seeds of a contender or variant that are not there under the settings with this digest, or that failed."""
+    found = {seed: entries.get(f"{name}/s{seed}", {}) for seed in seeds}
+    return [seed for seed, entry in found.items() if entry.get("settings") != wanted or "seconds" not in entry]
+
+
+def current(document: Entry) -> Entry:
+    """The document without rows that this program's tables cannot show, which older versions of it wrote."""
+    names = {OWN, "sgemm", *(peer.name for peer in PEERS)}
+    found = dict(document)
+    found["speed"] = [row for row in document.get("speed", []) if names <= row.keys()]
+    for part in ("time", "ablation"):
+        entries = document.get(part, {})
+        found[part] = {k: v for k, v in entries.items() if isinstance(v, dict)} if isinstance(entries, dict) else {}
+    return found
+
+
+def seeds_of(text: str) -> range:
+    """`5`: the first five seeds; `2-4`: these three."""
+    first, dash, last = text.partition("-")
+    return range(int(first), int(last) + 1) if dash else range(int(first))
 
 
 def measure_time(
@@ -104,11 +122,10 @@ def _threads_of(found: dict[str, Entry], peer: Contender, env_id: str, python: s
 
 def measure_ablation(found: Entry, seeds: range, only: str, keep: Callable[[], None]) -> None:
     """Fill `found` with what is missing of the ablation."""
-    wanted = digest(request(ABLATED), GOALS[ABLATED], LIMIT_SECONDS)
     for name, changed in ABLATION.items():
         if only not in name:
             continue
-        more = changed
+        more, wanted = changed, digest(request(ABLATED), GOALS[ABLATED], LIMIT_SECONDS, changed)
         for seed in missing(found, name, seeds, wanted):
             if "tuned" in changed and more == changed:
                 more, seconds = spreeze_own.tuned(ABLATED)
@@ -130,15 +147,15 @@ def main(arguments: list[str] | None = None) -> None:
         "--who", choices=[OWN, *(p.name for p in PEERS)], action="append", help="only this one; of time"
     )
     parser.add_argument("--only", default="", help="part of the names of ablations")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=seeds_of, default=range(5), help="how many, or from which to which: 2-4")
     parser.add_argument("--seconds", type=float, default=4.0, help="of one sample of a speed")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--peers-python", help="interpreter that has the peers")
     options = parser.parse_args(arguments)
     if set(options.what) - set(PARTS):
         parser.error(f"there are {', '.join(PARTS)}")
-    document = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    python, seeds, envs = peers_python(options.peers_python), range(options.seeds), options.env or list(COMMON)
+    document = current(json.loads(RESULTS.read_text()) if RESULTS.exists() else {})
+    python, seeds, envs = peers_python(options.peers_python), options.seeds, options.env or list(COMMON)
 
     def keep(part: str) -> None:
         document.setdefault("machines", {})[part] = machine.describe()

@@ -38,7 +38,7 @@ def _speed(document: dict[str, Any]) -> list[str]:
         for name in names:
             frames = _middle(row[name], "update_frames_hz")
             times = "" if name == "gpurl" or not frames else f" ({own / frames:.1f}x)"
-            cells.append(quantity(frames) + times if frames else "not measured")
+            cells.append(quantity(frames) + times if frames else _why_none(row[name]))
         rows.append([*cells, f"{statistics.median(shares):.0%}" if shares else ""])
     if not rows:
         return []
@@ -65,6 +65,12 @@ def seconds_of(entries: dict[str, Any], name: str) -> tuple[float, int]:
     return (statistics.median(values) if values else NEVER), len(values)
 
 
+def _why_none(samples: list[dict[str, Any]]) -> str:
+    if any("missing" in sample for sample in samples):
+        return "not installed"
+    return "failed" if any("error" in sample for sample in samples) else "not measured"
+
+
 def _cell(median: float, seeds: int) -> str:
     if not seeds:
         return "not measured"
@@ -79,7 +85,8 @@ def _time(document: dict[str, Any]) -> list[str]:
         for peer in PEERS:
             other, count = seconds_of(entries, peer.name)
             less = f" ({1 - own / other:.0%} less)" if count and NEVER not in (own, other) else ""
-            cells.append(_cell(other, count) + less)
+            of_peer = [entry for key, entry in entries.items() if key.rpartition("/s")[0] == peer.name]
+            cells.append(_cell(other, count) + less if count else _why_none(of_peer))
         rows.append([*cells, "/".join(str(seconds_of(entries, who)[1]) for who in ("gpurl", *(p.name for p in PEERS)))])
     if not rows:
         return []

@@ -52,13 +52,23 @@ def test_the_tables_say_what_is_missing_and_what_was_not_reached(own):
     spreeze.measure_time(time, "Hopper-v5", ["gpurl", "SB3", "sbx"], range(3), "python", lambda: None)
     spreeze.measure_ablation(ablation, range(2), "", lambda: None)
     text = spreeze_report.tables({"time": {"Hopper-v5": time}, "ablation": ablation})
-    assert "| Hopper-v5 | 500 | 2.0 | 11.0 (82% less) | not measured | 3/3/0 |" in text
+    assert "| Hopper-v5 | 500 | 2.0 | 11.0 (82% less) | not installed | 3/3/0 |" in text
     assert "| as it is | 1.5 | 10 | 20 | 2 |" in text
     assert "40 s before, changed batch_size=512" in text
     assert (ABLATED, 0, ("batch_size=512",)) in own
     never = {"gpurl/s0": {"seconds": None}, "gpurl/s1": {"seconds": None}, "gpurl/s2": {"seconds": 3.0}}
     assert spreeze_report.seconds_of(never, "gpurl") == (spreeze_report.NEVER, 3)
     assert "not in 300" in spreeze_report.tables({"time": {"Hopper-v5": never}})
+
+
+def test_what_failed_is_measured_again_and_older_rows_are_left_out():
+    entries = {"sbx/s0": {"missing": "sbx", "settings": "d"}, "sbx/s1": {"seconds": None, "settings": "d"}}
+    assert spreeze.missing(entries, "sbx", range(3), "d") == [0, 2]
+    assert spreeze.seeds_of("2-4") == range(2, 5) and spreeze.seeds_of("2") == range(2)
+    old = {"time": [{"env": "Hopper-v5"}], "speed": [{"env": "Hopper-v5", "sb3": []}], "ablation": {"as it is": [4.0]}}
+    found = spreeze.current(old)
+    assert (found["time"], found["speed"], found["ablation"]) == ({}, [], {})
+    assert spreeze_report.tables(found)
 
 
 def test_every_variant_is_a_run_that_differs_in_what_it_names():
