@@ -54,11 +54,12 @@ def measure_speed(seconds: float, turns: int, python: str, envs: list[str]) -> l
     """One row an environment: samples of all contenders and of the matrix product, in turns."""
     rows = []
     for env_id in envs:
-        samples: dict[str, list[Any]] = {OWN: [], "sgemm": [], **{peer.name: [] for peer in PEERS}}
+        samples: dict[str, list[Any]] = {OWN: [], "split": [], "sgemm": [], **{peer.name: [] for peer in PEERS}}
         for _ in range(turns):
             found = spreeze_own.speed(env_id, seconds)
             samples[OWN].append(found)
             samples["sgemm"].append(spreeze_own.sgemm(int(found.get("threads", 1))))
+            samples["split"].append(spreeze_own.speed(env_id, seconds, ("split=true",)))
             for peer in PEERS:
                 samples[peer.name].append(peer_speed(peer, python, env_id, seconds))
         rows.append({"env": env_id, **samples})
@@ -74,7 +75,7 @@ def missing(entries: dict[str, Entry], name: str, seeds: range, wanted: str) -> 
 
 def current(document: Entry) -> Entry:
     """The document without rows that this program's tables cannot show, which older versions of it wrote."""
-    names = {OWN, "sgemm", *(peer.name for peer in PEERS)}
+    names = {OWN, "split", "sgemm", *(peer.name for peer in PEERS)}
     found = dict(document)
     found["speed"] = [row for row in document.get("speed", []) if names <= row.keys()]
     for part in ("time", "ablation"):

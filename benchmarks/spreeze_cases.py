@@ -26,7 +26,14 @@ PEERS = (
     Contender(
         "SB3", worker="sac_peer", package="stable_baselines3", install="pip install stable-baselines3", peer=True
     ),
-    Contender("sbx", worker="sac_peer", package="sbx", install="pip install sbx-rl", peer=True),
+    Contender(
+        "sbx",
+        worker="sac_peer",
+        package="sbx",
+        install="pip install sbx-rl",
+        peer=True,
+        options={"distribution": "sbx-rl"},
+    ),  # fmt: skip
 )
 FREE = (
     "num_envs=1024",

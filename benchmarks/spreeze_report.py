@@ -39,11 +39,12 @@ def _speed(document: dict[str, Any]) -> list[str]:
             frames = _middle(row[name], "update_frames_hz")
             times = "" if name == "gpurl" or not frames else f" ({own / frames:.1f}x)"
             cells.append(quantity(frames) + times if frames else _why_none(row[name]))
-        rows.append([*cells, f"{statistics.median(shares):.0%}" if shares else ""])
+        share = f"{statistics.median(shares):.0%}" if shares else ""
+        rows.append([*cells, quantity(_middle(row["split"], "update_frames_hz")), share])
     if not rows:
         return []
     header = ("environment", *(f"{name}, samples/s" for name in names), *(f"{name}, frames/s" for name in names),
-              "gpurl, of the matrix product")  # fmt: skip
+              "gpurl, actor and critics apart, frames/s", "gpurl, of the matrix product")  # fmt: skip
     return [f"The same network, batch of {BATCH} and ratio; in brackets how many times as fast gpurl is:\n\n"
             + markdown(header, rows)]  # fmt: skip
 

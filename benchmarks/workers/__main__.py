@@ -15,7 +15,7 @@ def _answer(request: dict) -> dict:
     clock = importlib.import_module("timing").Clock(seconds=request["seconds"])
     try:
         answer = importlib.import_module(request["worker"]).measure(request, clock)
-        return {**answer, "version": _version(request["package"])}
+        return {**answer, "version": _version(request.get("distribution", request["package"]))}
     except ModuleNotFoundError as error:
         # Only the contender's own package counts as "not installed"; anything else missing is a fault to show.
         if error.name and error.name.split(".")[0] == request["package"]:
