@@ -33,7 +33,7 @@ PEERS = (
         install="pip install sbx-rl",
         peer=True,
         options={"distribution": "sbx-rl"},
-    ),  # fmt: skip
+    ),
 )
 FREE = (
     "num_envs=1024",
