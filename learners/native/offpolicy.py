@@ -123,7 +123,9 @@ class _Room:
 
     def __init__(self, threads: int, batch: int, actions: int, actor: Plan, critic: Plan) -> None:
         self.threads = count = _even(min(threads, -(-batch // LANES)))
-        self.cuts = np.array(_cut(batch, count))
+        # A thread that is alone does what two would do, one part after the other.
+        parts = max(2, count)
+        self.cuts = np.array(_cut(batch, parts))
         self.team = Team(count)
         self.counter = make_counter()
         self.index, self.noise = np.zeros(batch, np.int64), _zeros(1, batch, actions)
@@ -131,12 +133,16 @@ class _Room:
         wide = critic.obs_dim
         self.batch = (_zeros(batch * wide), _zeros(batch * wide), _zeros(batch), _zeros(batch), _zeros(batch))
         self.values = _zeros(2, batch)
-        self.actor_grads, self.grads = _zeros(count, actor.size), _zeros(max(1, count // 2), 2, critic.size)
+        self.actor_grads, self.grads = _zeros(parts, actor.size), _zeros(parts // 2, 2, critic.size)
         self.work, self.work0, self.work1 = (_zeros(count, plan.workspace_size) for plan in (actor, critic, critic))
         for plan, work in ((actor, self.work), (critic, self.work0), (critic, self.work1)):
             work[:, plan.workspace["one"]] = 1.0
-        self.sums, self.report = np.zeros((count, 2 * SUMS)), np.zeros(len(REPORT))
+        self.sums, self.report = np.zeros((parts, SUMS)), np.zeros(len(REPORT))
         self.counters, self.alphas = np.zeros(len(COUNTERS), np.int64), _zeros(len(ALPHA))
+        self.arrays = (
+            self.cuts, self.counter, self.index, self.noise, self.tiles, self.batch, self.values, self.grads,
+            self.actor_grads, self.work, self.work0, self.work1, self.sums,
+        )  # fmt: skip
 
 
 class _Fused:
@@ -147,7 +153,8 @@ class _Fused:
 
     Args:
         algo: whose tensors it takes over.
-        threads: most threads of all; the result depends on their number by rounding, not on their timing.
+        threads: most threads of all. Not their timing but, from more than two on, their number changes the result, by
+            rounding.
     """
 
     squashed: bool
@@ -263,16 +270,16 @@ class _Fused:
         ])  # fmt: skip
         norms = np.stack([obs_statistics(algo._actor_read), obs_statistics(algo.policy)])
         data = replay.data.numpy().reshape(-1, replay.data.shape[-1])
-        words, actor, critics = split_seed(algo.seed), self._actor, self._critics
+        task = (data, split_seed(algo.seed), knobs, sizes, norms, self._zero)
+        net, nets = self._actor, self._critics
+        actor = (net.weights[0], net.m[0], net.v[0], net.turned[0], self._actor_read, self._target_actor)
+        critics = (nets.weights, nets.m, nets.v, nets.turned, self._read, self._turned_read, self._targets)
         room.counter[:] = 0
 
         def work(thread: int, repeats: int = count) -> None:
             self._updates(
-                thread, room.threads, repeats, parts, room.cuts, room.counter, data, words, knobs, sizes, room.counters,
-                room.alphas, norms, room.index, room.noise, room.tiles, room.batch, room.values, actor.weights[0],
-                actor.m[0], actor.v[0], room.actor_grads, actor.turned[0], self._actor_read, self._target_actor,
-                critics.weights, critics.m, critics.v, self._targets, room.grads, critics.turned, self._read,
-                self._turned_read, room.work, room.work0, room.work1, self._zero, room.sums, room.report,
+                thread, room.threads, repeats, parts, room.arrays, task, actor, critics, room.counters, room.alphas,
+                room.report,
             )  # fmt: skip
 
         if room.threads > 1 and not self._updates.signatures:
@@ -380,10 +387,10 @@ def _even(threads: int) -> int:
     return 1 if threads < 2 else threads // 2 * 2
 
 
-def _cut(batch: int, threads: int) -> list[int]:
-    """Where each thread's rows begin and end: multiples of LANES."""
+def _cut(batch: int, parts: int) -> list[int]:
+    """Where each part's rows begin and end: multiples of LANES."""
     groups = -(-batch // LANES)
-    return [min(batch, LANES * (groups * t // threads)) for t in range(threads)] + [batch]
+    return [min(batch, LANES * (groups * part // parts)) for part in range(parts)] + [batch]
 
 
 def _vectors(optimizer: Any) -> list[Tensor]:

@@ -406,21 +406,31 @@ def test_operations_of_an_update_by_hand():
     assert flops(False, 3, 1, (64, 64), 256)[1] == 256 * 2 * (4416 + to_action + 3 * 4352 - 192)
 
 
-@pytest.mark.parametrize("name", ["sac", "td3"])
-def test_native_updates_on_several_threads_are_those_of_one(monkeypatch, name):
+@pytest.mark.parametrize(
+    "name, more",
+    [
+        ("sac", {"batch_size": 200}),
+        ("td3", {"batch_size": 500}),
+        ("sac", {"batch_size": 300, "hidden_sizes": (64, 48)}),
+    ],
+    ids=str,
+)
+def test_native_updates_on_several_threads_are_those_of_one(monkeypatch, name, more):
+    """To the last bit on two, by rounding on more."""
     from learners.native import offpolicy
 
+    monkeypatch.setattr(offpolicy, "PARALLEL_FLOPS", 0.0)
     replay, found = filled(), []
     for threads in (1, 2, 4):
-        monkeypatch.setattr(offpolicy, "PARALLEL_FLOPS", 0.0)
-        algo = make(name, "fused", batch_size=200)
+        algo = make(name, "fused", **more)
         algo.set_threads(threads)
-        algo.updates(replay, 5)
+        metrics = algo.updates(replay, 6)
         algo.push_actor(), algo.push_critics()
-        found.append((algo.policy.flat.clone(), algo.critics.flat.clone(), algo._native.threads))
-    assert [count for *_, count in found] == [1, 2, 4]
-    for actor, critics, _ in found[1:]:
-        assert torch.allclose(found[0][0], actor, atol=1e-5) and torch.allclose(found[0][1], critics, atol=1e-5)
+        assert algo._native.threads == threads
+        found.append((algo.policy.flat.clone(), algo.critics.flat.clone(), metrics))
+    (actor, critics, metrics), two, four = found
+    assert torch.equal(actor, two[0]) and torch.equal(critics, two[1]) and metrics == two[2]
+    assert torch.allclose(actor, four[0], atol=1e-5) and torch.allclose(critics, four[1], atol=1e-5)
 
 
 @pytest.mark.parametrize(
