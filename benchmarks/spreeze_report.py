@@ -29,7 +29,7 @@ def _middle(samples: list[dict[str, Any]], name: str) -> float | None:
 
 
 def _speed(document: dict[str, Any]) -> list[str]:
-    rows = []
+    rows, counts = [], []
     names = ["gpurl", *(peer.name for peer in PEERS)]
     for row in document.get("speed", []):
         shares = [a["operations"] / b for a, b in zip(row["gpurl"], row["sgemm"]) if "operations" in a]
@@ -41,12 +41,15 @@ def _speed(document: dict[str, Any]) -> list[str]:
             cells.append(quantity(frames) + times if frames else _why_none(row[name]))
         share = f"{statistics.median(shares):.0%}" if shares else ""
         rows.append([*cells, quantity(_middle(row["split"], "update_frames_hz")), share])
+        each = {round(a["operations"] / a["update_frames_hz"]) for a in row["gpurl"] if "operations" in a}
+        counts += [f"{quantity(count)} on {row['env']}" for count in each]
     if not rows:
         return []
     header = ("environment", *(f"{name}, samples/s" for name in names), *(f"{name}, frames/s" for name in names),
               "gpurl, actor and critics apart, frames/s", "gpurl, of the matrix product")  # fmt: skip
+    operations = f"Operations of the matrix products, a frame: {', '.join(counts)}." if counts else ""
     return [f"The same network, batch of {BATCH} and ratio; in brackets how many times as fast gpurl is:\n\n"
-            + markdown(header, rows)]  # fmt: skip
+            + markdown(header, rows), operations]  # fmt: skip
 
 
 def _free(document: dict[str, Any]) -> list[str]:
@@ -78,6 +81,14 @@ def _cell(median: float, seeds: int) -> str:
     return f"not in {LIMIT_SECONDS:g}" if median == NEVER else f"{median:.1f}"
 
 
+def _against(own: float, other: float) -> str:
+    """How much less or more time gpurl takes. A peer that is not there within the limit takes longer than the limit."""
+    if own == NEVER:
+        return ""
+    share = 1 - own / min(other, LIMIT_SECONDS)
+    return f" ({'at least ' * (other == NEVER)}{abs(share):.0%} {'less' if share >= 0 else 'more'})"
+
+
 def _time(document: dict[str, Any]) -> list[str]:
     rows = []
     for env_id, entries in document.get("time", {}).items():
@@ -85,16 +96,15 @@ def _time(document: dict[str, Any]) -> list[str]:
         cells = [env_id, f"{GOALS[env_id][0]:g}", _cell(own, seeds)]
         for peer in PEERS:
             other, count = seconds_of(entries, peer.name)
-            less = f" ({1 - own / other:.0%} less)" if count and NEVER not in (own, other) else ""
             of_peer = [entry for key, entry in entries.items() if key.rpartition("/s")[0] == peer.name]
-            cells.append(_cell(other, count) + less if count else _why_none(of_peer))
+            cells.append(_cell(other, count) + _against(own, other) if count else _why_none(of_peer))
         rows.append([*cells, "/".join(str(seconds_of(entries, who)[1]) for who in ("gpurl", *(p.name for p in PEERS)))])
     if not rows:
         return []
     header = ("environment", "return", "gpurl, s", *(f"{peer.name}, s" for peer in PEERS), "seeds")
     return [
         "Seconds of training to a mean return of evaluation episodes in Gymnasium's environment, medians over seeds; in "
-        f"brackets how much less gpurl takes:\n\n{markdown(header, rows)}"
+        f"brackets how much less or more gpurl takes:\n\n{markdown(header, rows)}"
     ]
 
 

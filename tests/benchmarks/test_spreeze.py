@@ -59,6 +59,9 @@ def test_the_tables_say_what_is_missing_and_what_was_not_reached(own):
     never = {"gpurl/s0": {"seconds": None}, "gpurl/s1": {"seconds": None}, "gpurl/s2": {"seconds": 3.0}}
     assert spreeze_report.seconds_of(never, "gpurl") == (spreeze_report.NEVER, 3)
     assert "not in 300" in spreeze_report.tables({"time": {"Hopper-v5": never}})
+    slow = {"gpurl/s0": {"seconds": 30.0}, "SB3/s0": {"seconds": None}, "sbx/s0": {"seconds": 20.0}}
+    text = spreeze_report.tables({"time": {"Hopper-v5": slow}})
+    assert "| 30.0 | not in 300 (at least 90% less) | 20.0 (50% more) |" in text
 
 
 def test_what_failed_is_measured_again_and_older_rows_are_left_out():
