@@ -245,7 +245,10 @@ _RUNNING: dict[str, Any] = {
     "norm_obs": True,
 }
 RUNNING: dict[tuple[str, str], dict[str, Any]] = {
-    **{(env_id, "sac"): _RUNNING for env_id in ("Hopper-v5", "Walker2d-v5", "Ant-v5")},
+    **{(env_id, "sac"): _RUNNING for env_id in ("Hopper-v5", "Walker2d-v5")},
+    # Most of Ant's observation is contact forces, zero but for moments: divided by their deviation they drown the rest. With
+    # norm_obs it only learns to stand (a return of 964 after 600k steps).
+    ("Ant-v5", "sac"): {**_RUNNING, "norm_obs": False, "total_steps": 1_000_000},
     ("HalfCheetah-v5", "sac"): {**_RUNNING, "update_to_data": 64.0, "learning_rate": 1e-3},
 }
 # Other images.
