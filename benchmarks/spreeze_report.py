@@ -41,15 +41,16 @@ def _speed(document: dict[str, Any]) -> list[str]:
             cells.append(quantity(frames) + times if frames else _why_none(row[name]))
         share = f"{statistics.median(shares):.0%}" if shares else ""
         rows.append([*cells, quantity(_middle(row["split"], "update_frames_hz")), share])
-        each = {round(a["operations"] / a["update_frames_hz"]) for a in row["gpurl"] if "operations" in a}
-        counts += [f"{quantity(count)} on {row['env']}" for count in each]
+        each = [a["operations"] / a["update_frames_hz"] for a in row["gpurl"] if "operations" in a]
+        if each:
+            counts.append(f"{quantity(each[0])} on {row['env']}")
     if not rows:
         return []
     header = ("environment", *(f"{name}, samples/s" for name in names), *(f"{name}, frames/s" for name in names),
               "gpurl, actor and critics apart, frames/s", "gpurl, of the matrix product")  # fmt: skip
-    operations = f"Operations of the matrix products, a frame: {', '.join(counts)}." if counts else ""
-    return [f"The same network, batch of {BATCH} and ratio; in brackets how many times as fast gpurl is:\n\n"
-            + markdown(header, rows), operations]  # fmt: skip
+    found = [f"The same network, batch of {BATCH} and ratio; in brackets how many times as fast gpurl is:\n\n"
+             + markdown(header, rows)]  # fmt: skip
+    return found + ([f"Operations of the matrix products, a frame: {', '.join(counts)}."] if counts else [])
 
 
 def _free(document: dict[str, Any]) -> list[str]:

@@ -133,6 +133,7 @@ def _make_critic_step(prepare: Any, ask: Any, learn: Any, turn: Any, size: int, 
     def critic_step(thread, threads, meetings, room, task, actor, critics, counters, alphas, told):
         cuts, counter, index, noise, tiles, batch, values, grads, _, work, work0, work1, sums = room
         data, words, knobs, sizes, norms, _ = task
+        _, _, _, _, actor_read, target_actor = actor
         weights, m, v, turned, _, _, targets = critics
         from_part, to_part = _parts(thread, threads)
         start, stop = cuts[from_part], cuts[to_part]
@@ -144,7 +145,7 @@ def _make_critic_step(prepare: Any, ask: Any, learn: Any, turn: Any, size: int, 
         given = np.array([knobs[GAMMA], sizes[N_STEP], sizes[COMMITTED], math.exp(np.float64(alphas[READ])), knobs[SCALE],
                           knobs[TARGET_NOISE], knobs[TARGET_CLIP]])  # fmt: skip
         prepare(start, stop, index, data, sizes[STEPS], sizes[NUM_ENVS], noise, norms[0], given,
-                actor[4] if squashed else actor[5], batch, work[thread])  # fmt: skip
+                actor_read if squashed else target_actor, batch, work[thread])  # fmt: skip
         meetings = meet(counter, threads, meetings)
         for net in range(first, last):
             ask(begin, end, targets[net], batch, values[net], work1[thread])
@@ -177,8 +178,8 @@ def _make_critic_step(prepare: Any, ask: Any, learn: Any, turn: Any, size: int, 
             for net in range(first, last):
                 kernels.follow(targets[net, low:high], weights[net, low:high], f32(knobs[TAU]))
             if not squashed:
-                part0, part1 = _share(actor[4].size, thread, threads)
-                kernels.follow(actor[5][part0:part1], actor[4][part0:part1], f32(knobs[TAU]))
+                part0, part1 = _share(actor_read.size, thread, threads)
+                kernels.follow(target_actor[part0:part1], actor_read[part0:part1], f32(knobs[TAU]))
         if groups > 1:
             meetings = meet(counter, threads, meetings)
         # --- copies for the way back
@@ -198,7 +199,7 @@ def _make_actor_step(ascend: Any, turn: Any, size: int, squashed: bool) -> Any:
         cuts, counter, index, noise, tiles, _, _, _, grads, work, work0, work1, sums = room
         data, words, knobs, sizes, norms, zero = task
         weights, m, v, turned, _, _ = actor
-        read, turned_read = critics[4], critics[5]
+        _, _, _, _, read, turned_read, _ = critics
         first, last = _parts(thread, threads)
         start, stop, parted = cuts[first], cuts[last], cuts.size - 1
         low, high = _share(size, thread, threads)
@@ -276,10 +277,11 @@ def make_updates(actor: Plan, critic: Plan, actions: int, squashed: bool) -> Any
     def updates(thread, threads, count, parts, room, task, actor, critics, counters, alphas, report):
         # Every thread keeps counters and entropy coefficient for itself.
         counted, alpha, told, meetings = counters.copy(), alphas.copy(), np.zeros(reported), 0
+        delay = task[3][POLICY_DELAY]  # of its sizes
         for _ in range(count):
             if parts & CRITICS:
                 meetings = critic_step(thread, threads, meetings, room, task, actor, critics, counted, alpha, told)
-            follows = counted[VERSION] // task[3][POLICY_DELAY] > counted[ACTOR_VERSION]
+            follows = counted[VERSION] // delay > counted[ACTOR_VERSION]
             if parts & ACTOR and (follows or not parts & CRITICS):
                 meetings = actor_step(
                     thread, threads, meetings, parts, room, task, actor, critics, counted, alpha, told
